@@ -1,0 +1,114 @@
+"""What the archive hands out beside the shared records: frozen, typed, never ORM rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evo.records import Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values
+
+RunState = Literal["running", "done", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `evaluator` hashes all that a verdict depends on beside the candidate (checks, clock, operator version);
+    `cases` are those searched; times of day are seconds since the epoch."""
+
+    id: str
+    operator: str
+    target: str
+    device: str
+    command: str
+    seed: int
+    budget: str
+    cases: tuple[str, ...]
+    yardstick: str
+    evaluator: str
+    started_s: float
+    ended_s: float | None = None
+    state: RunState = "running"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Elite:
+    """A candidate worth starting from, with its ratio by case and their geometric mean."""
+
+    candidate: Candidate
+    ratios: Mapping[str, float]
+    score: float
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class TopRow:
+    """A candidate's place in the ranking, by the evaluation that says most about it (see `evo.archive.top`).
+
+    `case` is the one asked for, else the candidate's best; `ratio`, `low`, `high`, `time_us` and `protocol` are of that
+    case. `score` is the geometric mean over the `covered` ok cases.
+    """
+
+    candidate: str
+    species: str
+    operator: str
+    target: str
+    values: Values
+    score: float
+    covered: int
+    case: str
+    ratio: float
+    low: float
+    high: float
+    time_us: float
+    protocol: str
+    yardstick: str
+    purpose: Purpose
+    evaluator: str
+    run: str
+    evaluation: str
+    evaluated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalView:
+    proposal: Proposal
+    state: State
+    created_s: float
+    lease_until_s: float | None = None
+    duplicate_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All about one thing. `kind` says what `id` is.
+
+    A candidate comes with all its proposals and evaluations, a proposal and an evaluation with those that belong to
+    them. A run comes with its record, how many evaluations had which status, and its best rows.
+    """
+
+    kind: Literal["candidate", "evaluation", "proposal", "run"]
+    id: str
+    candidate: Candidate | None = None
+    proposals: tuple[ProposalView, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    run: RunRecord | None = None
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    top: tuple[TopRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineageNode:
+    """An ancestor (or at depth 0 the candidate itself), by the proposal that first brought it in.
+
+    `status` is that of its newest evaluation, "" when there is none; `score` is None unless that was ok.
+    """
+
+    candidate: str
+    parents: tuple[str, ...]
+    species: str
+    score: float | None
+    status: Status | Literal[""]
+    depth: int
+    author: Author

@@ -1,0 +1,131 @@
+"""`evo check FILE` and `evo bench FILE`: one genome file, no run, no archive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evo import ids
+from evo.app.stand import Stand, find_target, select_cases, stand
+from evo.errors import UnknownNameError, UsageError
+from evo.fitness.cache import BuildCache
+from evo.fitness.calibration import make_candidate
+from evo.fitness.evaluator import Evaluator
+from evo.fitness.inspection import inspect
+from evo.fitness.job import InvalidGenome, Job, plan_job
+from evo.genome import Genome
+from evo.operator import Operator
+from evo.plugins.manager import Plugins
+from evo.records import (
+    CaseResult,
+    Diagnosis,
+    Evaluation,
+    Proposal,
+    Purpose,
+    Stage,
+    Status,
+    Value,
+)
+from evo.target import Target
+
+
+def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], build_only: bool) -> Evaluation:
+    """Builds, inspects and checks a genome file; with `build_only` no device is needed."""
+    plugins = Plugins.load()
+    genome = read_genome(file)
+    if build_only:
+        name = target if target != "auto" else ("cpu" if genome.suffix == ".cpp" else "sm_90")
+        return _build_only(genome, plugins.operator(genome.operator), find_target(plugins, name), genes, cases)
+    with stand(plugins, genome.operator, _target_for(genome, target), cases) as here:
+        here.calibrate(_silent, opponents={}, against="nobody")
+        evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, {})
+        return asyncio.run(_judge(evaluator, here, genome, genes))
+
+
+def bench(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], against: str) -> Evaluation:
+    """Checks a genome file and times it against the best baseline, or against `against`: a baseline or another file."""
+    plugins = Plugins.load()
+    genome = read_genome(file)
+    with stand(plugins, genome.operator, _target_for(genome, target), cases) as here:
+        opponents = None
+        if against and Path(against).is_file():
+            opponents = {against: read_genome(Path(against))}
+        elif against:
+            _known_baseline(here, against)
+        calibration = here.calibrate(_silent, opponents, against)
+        if against and not calibration.yardsticks:
+            report = next((r for r in calibration.reports if r.name == against), None)
+            why = "; ".join(sorted(set(report.failures.values()))) if report else "it covers none of the cases"
+            raise UsageError(f"{against!r} passes none of the cases: {why}")
+        evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, calibration.yardsticks)
+        return asyncio.run(_judge(evaluator, here, genome, genes))
+
+
+def read_genome(file: Path) -> Genome:
+    if not file.is_file():
+        raise UsageError(f"no such file: {file}", fix="name a genome file (.cu, .ptx or .cpp)")
+    return Genome.read(file)
+
+
+def gene_values(genome: Genome, given: Mapping[str, str]) -> dict[str, Value]:
+    """`--gene NAME=VALUE` texts as values of the genome's own types."""
+    values: dict[str, Value] = {}
+    for name, text in given.items():
+        if name not in genome.genes:
+            raise UnknownNameError("gene", name, genome.genes)
+        choices = genome.genes[name].choices
+        found = [choice for choice in choices if str(choice) == text]
+        if not found:
+            shown = ", ".join(map(str, choices[:20]))
+            raise UsageError(f"gene {name} has no choice {text!r}", fix=f"there are: {shown}")
+        values[name] = found[0]
+    return values
+
+
+async def _judge(evaluator: Evaluator, here: Stand, genome: Genome, genes: Mapping[str, str]) -> Evaluation:
+    candidate = make_candidate(here.operator.name, here.target.name, genome, gene_values(genome, genes))
+    return await evaluator.judge(candidate, Purpose.FINAL, frozenset(here.timed))
+
+
+def _build_only(
+    genome: Genome, operator: Operator, target: Target, genes: Mapping[str, str], patterns: Sequence[str]
+) -> Evaluation:
+    """Every build in this process, inspected against the architecture's nominal facts."""
+    missing = target.missing()
+    if missing:
+        raise UsageError(f"target {target.name!r} cannot build here: {missing}")
+    candidate = make_candidate(operator.name, target.name, genome, gene_values(genome, genes))
+    cases, facts, blobs = select_cases(operator, target.name, patterns), target.nominal(), BuildCache().blobs
+    timed = frozenset(case.name for case in cases)
+    job = Job(Proposal(ids.new_id(), "", candidate), Purpose.SEARCH, genome, cases, timed)
+    try:
+        tasks = plan_job(job, operator, facts, target.arch)
+    except InvalidGenome as error:
+        return job.evaluation(Status.INVALID_GENOME, Diagnosis(Stage.PLAN, str(error)), device="", yardsticks={})
+    for task in tasks:
+        job.built[task.request] = target.build(task.request, blobs)
+    for case, plan in job.plans.items():
+        build = job.built[job.requests[case]]
+        status, diagnosis = (
+            inspect(build, plan, facts) if build.status is Status.OK else (build.status, build.diagnosis)
+        )
+        job.results[case] = CaseResult(case, status, diagnosis=diagnosis)
+    bad = next((r for r in job.results.values() if r.status not in (Status.OK, Status.UNCOVERED)), None)
+    return job.evaluation(bad.status if bad else Status.OK, bad.diagnosis if bad else None, device="", yardsticks={})
+
+
+def _target_for(genome: Genome, target: str) -> str:
+    """`auto` for a lone file follows the file: C++ runs on the CPU."""
+    return "cpu" if target == "auto" and genome.suffix == ".cpp" else target
+
+
+def _known_baseline(here: Stand, name: str) -> None:
+    library = [baseline.name for baseline in here.operator.baselines(here.target.name)]
+    known = [*library, *here.operator.genome_baselines(here.target.name)]
+    if name not in known:
+        raise UnknownNameError("baseline", name, known, fix="or name a genome file")
+
+
+def _silent(message: str) -> None:
+    """A lone check needs no progress."""

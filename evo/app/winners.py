@@ -1,0 +1,48 @@
+"""Hands the portfolio back as genome files, each with its gene values as defaults, so that `evo check FILE` is it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from evo.engine.result import Result
+from evo.records import Candidate, Values
+
+_DEFAULTS = re.compile(r"^[ \t]*\[default\][ \t]*\n(?:(?![ \t]*(?:\[|\*/)).*\n)*", re.MULTILINE)
+_FIRST_TABLE = re.compile(r"^[ \t]*\[\[launch\]\]", re.MULTILINE)
+
+
+def with_defaults(source: str, values: Values) -> str:
+    """The genome's text with its `[default]` table replaced by these values."""
+    if not values:
+        return source
+    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    bare = _DEFAULTS.sub("", source, count=1)
+    place = _FIRST_TABLE.search(bare)
+    at = place.start() if place else bare.index("*/")
+    return f"{bare[:at]}[default]\n{lines}\n{bare[at:]}"
+
+
+def write_winners(folder: Path, result: Result, candidates: Mapping[str, Candidate]) -> Path | None:
+    """One file a distinct candidate and `portfolio.json`, which maps cases to files; None when nothing was right."""
+    held = [case for case in result.cases if case.candidate]
+    if not held:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, str] = {}
+    for case in held:
+        candidate = candidates[case.candidate]
+        files[candidate.id] = f"{candidate.species}-{candidate.id[:8]}{candidate.suffix}"
+        (folder / files[candidate.id]).write_text(with_defaults(candidate.source, candidate.values))
+    portfolio = {
+        case.case: {
+            "file": files[case.candidate], "values": dict(case.values or {}), "time_us": case.best_us,
+            "yardstick_us": case.yardstick_us, "ratio": case.ratio, "low": case.low, "high": case.high,
+            "measured_again": case.final,
+        }
+        for case in held
+    }  # fmt: skip
+    (folder / "portfolio.json").write_text(json.dumps(portfolio, indent=2) + "\n")
+    return folder

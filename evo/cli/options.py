@@ -1,0 +1,35 @@
+"""Options that several commands share, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Archive = Annotated[
+    str, typer.Option("--archive", envvar="EVO_ARCHIVE", metavar="FILE", help="The archive, an SQLite file.")
+]
+Cases = Annotated[
+    list[str] | None,
+    typer.Option("--case", metavar="PATTERN", help="Only cases whose name matches, as in shells; may be repeated."),
+]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A genome: .cu, .ptx or .cpp with a header.")]
+Genes = Annotated[
+    list[str] | None,
+    typer.Option("--gene", "-g", metavar="NAME=VALUE", help="A gene's value instead of its default; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress.")]
+Target = Annotated[str, typer.Option("--target", "-t", help="A target's name, or auto: the first GPU, else the CPU.")]
+
+
+def genes(given: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping; the last of a name wins."""
+    values = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as THREADS=256", param_hint="--gene")
+        values[name.strip()] = value.strip()
+    return values

@@ -1,0 +1,64 @@
+"""The command tree, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from evo.cli import archive, genome, installed, run
+from evo.errors import EvoError
+
+
+class Verbs(TyperGroup):
+    """Shows a person's mistake as a message and its fix; a bug keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EvoError as error:
+            sys.stdout.flush()
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Makes GPU kernels better by evolution: proposes, builds, checks and times candidates, keeps the best.",
+    epilog="Start here: evo run --operator rmsnorm",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib import metadata
+
+        try:
+            typer.echo(f"evo {metadata.version('evo-kernels')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("evo (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Only carries the options that belong to no command; its help is the app's."""
+
+
+app.command(rich_help_panel="Evolve")(run.run)
+app.command(rich_help_panel="Evolve")(run.resume)
+app.command(rich_help_panel="One genome file")(genome.check)
+app.command(rich_help_panel="One genome file")(genome.bench)
+app.command(rich_help_panel="What is installed")(installed.operators)
+app.command(rich_help_panel="What is installed")(installed.targets)
+app.command(rich_help_panel="What is installed")(installed.baselines)
+app.add_typer(archive.app, name="archive", rich_help_panel="What was found")

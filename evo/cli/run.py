@@ -1,0 +1,89 @@
+"""`evo run` and `evo resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evo.cli import options
+
+if TYPE_CHECKING:
+    from evo.engine.result import Progress, Result
+
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE.svg", help="Also draw the end of the run into an SVG file.")
+]
+
+
+def run(
+    operator: Annotated[str, typer.Option("--operator", "-o", help="What to evolve; `evo operators` lists them.")],
+    target: options.Target = "auto",
+    budget: Annotated[
+        str,
+        typer.Option("--budget", "-b", metavar="KEY=N,...", help="evaluations, minutes, gpu_minutes, stall."),
+    ] = "minutes=1",
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cases", metavar="PATTERN", help="Only cases whose name matches, as in shells; may be repeated."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the search's own random numbers.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not start from what the archive holds.")] = False,
+    archive: options.Archive = "evo.db",
+    picture: Picture = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Evolve an operator's kernels on a target, and report the best per case. Ctrl-C ends early, with the table."""
+    if picture is not None and not picture.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(picture.parent)!r}", param_hint="--picture")
+    from evo import app
+
+    settings = app.Settings(
+        operator=operator,
+        target=target,
+        budget=budget,
+        cases=tuple(cases or ()),
+        seed=seed,
+        fresh=fresh,
+        archive=archive,
+    )
+    _follow(lambda observe: app.run(settings, observe), quiet=quiet, as_json=as_json, picture=picture)
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; any unique prefix.")],
+    archive: options.Archive = "evo.db",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Go on with a run that was stopped or killed."""
+    from evo import app
+
+    _follow(lambda observe: app.resume(run, archive, observe), quiet=quiet, as_json=as_json)
+
+
+def _follow(
+    start: Callable[[Callable[[Progress], None]], Result], *, quiet: bool, as_json: bool, picture: Path | None = None
+) -> None:
+    """Runs with live progress on standard error, then prints the result. Exit 1 when nothing was found."""
+    from evo.cli import output
+    from evo.report.live import watch
+    from evo.report.summary import summary
+
+    with watch(output.progress_console(), quiet=quiet) as observer:
+        result = start(observer)
+    if as_json:
+        output.print_json(result)
+    else:
+        output.print_table(summary(result))
+    if picture is not None:
+        from evo.report.picture import draw
+
+        draw(picture, f"evo run --operator {result.operator}", observer.last, result)
+    if not result.winner:
+        raise typer.Exit(1)

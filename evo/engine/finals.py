@@ -1,0 +1,101 @@
+"""After the search: the portfolio is measured again, and only those numbers are the result.
+
+The best of many noisy measurements is partly luck (the winner's curse), so a search's own numbers flatter it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evo.engine.budget import Meter
+from evo.engine.evaluator import Evaluator
+from evo.engine.loop import Observe, progress
+from evo.engine.result import CaseSummary, Result
+from evo.engine.search import Search
+from evo.records import Candidate, CaseResult, Evaluation, Status
+
+if TYPE_CHECKING:
+    from evo.archive import Archive
+
+ROUNDS = 2  # the finalists, then the runners-up of those that failed
+BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # no number, but nothing wrong either
+
+
+@dataclass(slots=True)
+class Finals:
+    """What was measured again: by case the candidate and its result; and why candidates were struck."""
+
+    results: dict[str, tuple[Candidate, CaseResult]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+async def run_finals(search: Search, evaluator: Evaluator, archive: Archive, meter: Meter, observe: Observe) -> Finals:
+    """Measures the finalists again and files it; one that fails now is struck, and its runner-up takes its place."""
+    finals = Finals()
+    for _ in range(ROUNDS):
+        members = {case: c for case, c in search.portfolio.finalists().items() if case not in finals.results}
+        if not members:
+            break
+        observe(progress(search, meter, len({candidate.id for candidate in members.values()}), "finals"))
+        evaluations = await evaluator.finals(members)
+        with archive.batch():
+            for evaluation in evaluations:
+                archive.file(evaluation, None)
+        for evaluation in evaluations:
+            _judge(search, finals, members, evaluation)
+    observe(progress(search, meter, 0, "finals"))
+    return finals
+
+
+def _judge(search: Search, finals: Finals, members: Mapping[str, Candidate], evaluation: Evaluation) -> None:
+    """Takes an evaluation's cases in, or strikes its candidate from the portfolio."""
+    name, status = evaluation.candidate, evaluation.status
+    if status is Status.OK:
+        for result in evaluation.cases:
+            candidate = members.get(result.case)
+            if candidate and candidate.id == name and result.status is Status.OK and result.timing:
+                finals.results[result.case] = (candidate, result)
+        return
+    message = evaluation.diagnosis.message if evaluation.diagnosis else "no diagnosis"
+    finals.notes.append(f"finalist {name[:12]} ended in {status} when measured again: {message}")
+    if status not in BLAMELESS:
+        search.portfolio.strike(name, search.islands.everyone())
+        finals.results = {case: kept for case, kept in finals.results.items() if kept[0].id != name}
+
+
+def summarise(
+    search: Search, finals: Finals, meter: Meter, *, device: str, yardstick: str, winner: str, archive: str,
+    notes: Sequence[str] = (),
+) -> Result:  # fmt: skip
+    """The run's result; a case without a final number shows the search's own, marked as such."""
+    problem = search.problem
+    rows = tuple(_row(search, finals, case) for case in problem.case_names)
+    open_cases = [row.case for row in rows if not row.candidate]
+    remarks = [*notes, *finals.notes]
+    if open_cases:
+        remarks.append(f"no candidate covers {', '.join(open_cases)}")
+    if reason := meter.stopped or search.message:
+        remarks.append(reason)
+    return Result(
+        search.run, problem.operator.name, problem.target, device, yardstick, rows, dict(search.rejected),
+        search.evaluated, search.duplicates, meter.seconds, winner, archive, tuple(remarks),
+    )  # fmt: skip
+
+
+def _row(search: Search, finals: Finals, case: str) -> CaseSummary:
+    final = finals.results.get(case)
+    leader = search.portfolio.members().get(case)
+    if final:
+        candidate, timing = final[0], final[1].timing
+    elif leader:
+        candidate, timing = leader.candidate, leader.timings[case]
+    else:
+        return CaseSummary(case)
+    assert timing  # a final result has one
+    light = timing.light_us / timing.time_us if timing.light_us else 0.0
+    return CaseSummary(
+        case, timing.opponent_us, timing.time_us, timing.ratio, timing.low, timing.high, light, candidate.id,
+        candidate.species, candidate.values, timing.pairs, final is not None,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""The evolution loop: asynchronous, steady-state."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from evo.engine.budget import Meter
+from evo.engine.evaluator import Evaluator
+from evo.engine.result import Phase, Progress
+from evo.engine.retries import Retries
+from evo.engine.search import Search
+from evo.records import Proposal, Stage, State, Verdict
+
+if TYPE_CHECKING:
+    from evo.archive import Archive
+
+TURN_S = 0.25  # longest wait before the budget and the stop flag are looked at again
+Observe = Callable[[Progress], None]
+
+
+async def evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: Meter, observe: Observe) -> None:
+    """Searches until the budget is spent, somebody stops it, or nothing new is left.
+
+    Every turn is one transaction: what came in, what goes out, and the state that led to it. So a run that is killed
+    at any point goes on from its last turn. Proposals still in flight stay pending when the run was stopped.
+    """
+    waiting = deque(search.open())  # in flight when the run was killed
+    retries, verdicts = Retries(), list[Verdict]()
+    try:
+        while True:
+            room = min(evaluator.room(), meter.room(evaluator.in_flight() + len(waiting))) - len(waiting)
+            asked = [] if meter.exhausted() else await _ask(search, room)
+            _record(archive, search, meter, verdicts, asked)
+            waiting.extend(asked)
+            while waiting and evaluator.room() > 0 and not meter.exhausted():
+                evaluator.start(waiting.popleft(), search.portfolio.rivals())
+            observe(progress(search, meter, evaluator.in_flight()))
+            if meter.exhausted() or not (waiting or evaluator.in_flight()):
+                break
+            verdicts, again = retries.sort(await evaluator.finished(TURN_S))
+            waiting.extend(again)
+            for verdict in verdicts:
+                _learn(search, meter, verdict)
+    finally:
+        evaluator.cancel()
+    if not meter.stopped:
+        _close(archive, search)
+
+
+async def _ask(search: Search, room: float) -> list[Proposal]:
+    asked: list[Proposal] = []
+    while len(asked) < room and (proposal := await search.ask()):
+        asked.append(proposal)
+    return asked
+
+
+def _learn(search: Search, meter: Meter, verdict: Verdict) -> None:
+    seconds = verdict.evaluation.seconds
+    meter.charge(
+        evaluations=int(verdict.state is not State.DUPLICATE),
+        device_s=seconds.get(Stage.CHECK, 0.0) + seconds.get(Stage.TIME, 0.0),
+        improved=search.tell(verdict),
+    )
+
+
+def _record(
+    archive: Archive, search: Search, meter: Meter, verdicts: Sequence[Verdict], asked: Sequence[Proposal]
+) -> None:
+    if not verdicts and not asked:
+        return
+    with archive.batch():
+        for verdict in verdicts:
+            archive.file(verdict.evaluation, verdict.proposal.id, verdict.state)
+        for proposal in asked:
+            archive.propose(proposal, State.PENDING)
+        archive.save_state(search.run, {"search": search.state(), "meter": meter.state()})
+
+
+def _close(archive: Archive, search: Search) -> None:
+    """The run is over: what is still in flight will not be measured."""
+    with archive.batch():
+        for proposal in search.open():
+            archive.set_state(proposal.id, State.CANCELLED)
+
+
+def progress(search: Search, meter: Meter, in_flight: int, phase: Phase | None = None) -> Progress:
+    """A snapshot of the run."""
+    return Progress(
+        search.run, phase or search.phase, search.evaluated, search.duplicates, in_flight, dict(search.rejected),
+        search.portfolio.best(), meter.seconds, meter.left(), meter.fraction(), meter.stopped or search.message,
+    )  # fmt: skip
+
+
+@contextmanager
+def interruptible(meter: Meter) -> Iterator[None]:
+    """In the body the first Ctrl-C stops the run cleanly; the second one raises KeyboardInterrupt as ever.
+
+    To be entered on the event loop of the main thread.
+    """
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        meter.stop()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,80 @@
+"""What the engine tells the outside: how far a run is, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from evo.records import Values
+
+Phase = Literal["seeds", "search", "finals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best candidate of one case so far; `ratio` = yardstick time / candidate time, within `low`..`high`."""
+
+    ratio: float
+    low: float
+    high: float
+    time_us: float
+    candidate: str  # id
+    species: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A snapshot for the live view."""
+
+    run: str
+    phase: Phase
+    evaluated: int
+    duplicates: int
+    in_flight: int
+    rejected: Mapping[str, int]  # by evaluation status
+    best: Mapping[str, Best]  # by case; cases that nothing covers are absent
+    seconds: float
+    left: str
+    fraction: float  # of the search's budget, 0 to 1
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSummary:
+    """One row of the final table. A case that no candidate covers has an empty `candidate` and zeros.
+
+    `final`: measured again after the search, free of the winner's curse; otherwise the search's own number.
+    """
+
+    case: str
+    yardstick_us: float = 0.0
+    best_us: float = 0.0
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    light_share: float = 0.0  # roofline time / best time; 0: roofline unknown
+    candidate: str = ""  # id
+    species: str = ""
+    values: Values | None = None
+    pairs: int = 0
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to: the portfolio, and where everything lies."""
+
+    run: str
+    operator: str
+    target: str
+    device: str
+    yardstick: str
+    cases: tuple[CaseSummary, ...]
+    rejected: Mapping[str, int]
+    evaluated: int
+    duplicates: int
+    seconds: float
+    winner: str  # path of the winner's genome file; "" when nothing was right
+    archive: str  # path or URL
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,26 @@
+"""The two identities: of a candidate (what was proposed) and of a machine (what would be timed)."""
+
+from __future__ import annotations
+
+import json
+
+from evo import codec
+from evo.genome.genome import Genome
+from evo.ids import digest
+from evo.plan import LaunchPlan
+from evo.records import Build, BuildOptions, Values
+
+SCHEMA = "1"  # raise it when the same file begins to mean something else
+
+
+def candidate_id(operator: str, target: str, genome: Genome, values: Values) -> str:
+    """Hash of operator, target, canonical source and all gene values; genes that `values` leaves out count with their
+    defaults. Raises `GenomeError` for an unknown gene or an illegal value."""
+    assignment = json.dumps(genome.values(values), sort_keys=True, separators=(",", ":"))
+    return digest(("candidate", SCHEMA, operator, target, genome.suffix, genome.canonical, assignment))
+
+
+def machine_id(build: Build, plan: LaunchPlan, options: BuildOptions) -> str:
+    """Hash of the machine code, the toolchain, the resolved launch plan and the build options: equal ones run alike,
+    whatever source and genes they came from."""
+    return digest(("machine", SCHEMA, build.code_hash, build.toolchain, codec.dumps(plan), codec.dumps(options)))

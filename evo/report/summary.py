@@ -1,0 +1,117 @@
+"""The final table of a run: wins and losses alike, and where everything lies."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from evo.engine.result import CaseSummary, Result
+from evo.report import notation
+from evo.report.layout import LIGHT, table, text, verdict
+
+DEFAULT_ARCHIVE = "evo.db"
+NOT_FINAL = "~"
+INTERRUPTED = "interrupted"  # the engine's note on a run that was asked to stop
+
+
+def summary(result: Result) -> Group:
+    """Per case the yardstick and the portfolio's best, who won with which genes, what was rejected, what to do next."""
+    ranks = _ranks(result)
+    title = f"{result.operator} on {result.target} ({result.device}), yardstick: {result.yardstick}"
+    parts: list[RenderableType] = [text(title, "bold"), "", _cases(result, ranks), "", _total(result)]
+    if any(case.candidate and not case.final for case in result.cases):
+        parts.append(text(f"{NOT_FINAL} the search's own number, not measured again: it may flatter", "dim"))
+    if any(case.light_share for case in result.cases):
+        parts.append(text(LIGHT, "dim"))
+    if ranks:
+        parts += ["", _winners(result, ranks)]
+    spent = f"{result.evaluated} evaluated, {result.duplicates} duplicates, in {notation.duration(result.seconds)}"
+    parts += ["", text(spent), Text.assemble("rejected: ", notation.counts(result.rejected))]
+    parts += [Text.assemble(("note: ", "yellow"), note) for note in result.notes]
+    parts += [_stored(result), "", _next(result)]
+    return Group(*parts)
+
+
+def _ranks(result: Result) -> dict[str, str]:
+    """A letter for every candidate of the portfolio, in the order of the cases: A, B, ... Z, AA, AB, ..."""
+    ranks: dict[str, str] = {}
+    for case in result.cases:
+        if case.candidate and case.candidate not in ranks:
+            tens, ones = divmod(len(ranks), 26)
+            ranks[case.candidate] = (chr(64 + tens) if tens else "") + chr(65 + ones)
+    return ranks
+
+
+def _cases(result: Result, ranks: dict[str, str]) -> Table:
+    columns = ("case", "yardstick", "best", "speed-up", "light", "by")
+    rows = table(*columns, numbers=["yardstick", "best", "speed-up", "light"], fold=["case"])
+    for case in result.cases:
+        yardstick = notation.time(case.yardstick_us)
+        if not case.candidate:
+            rows.add_row(text(case.case), yardstick, "-", text("not covered", "dim"), "-", "-")
+            continue
+        rows.add_row(
+            text(case.case), yardstick, notation.time(case.best_us), _speedup(case), notation.share(case.light_share),
+            ranks[case.candidate],
+        )  # fmt: skip
+    return rows
+
+
+def _speedup(case: CaseSummary) -> Text:
+    written = notation.ratio_interval(case.ratio, case.low, case.high)
+    return text(written if case.final else f"{NOT_FINAL} {written}", verdict(case.low, case.high))
+
+
+def _total(result: Result) -> Text:
+    covered = [case.ratio for case in result.cases if case.candidate]
+    return text(f"{notation.spread(covered)}   over {len(covered)} of {len(result.cases)} cases", "bold")
+
+
+def _winners(result: Result, ranks: dict[str, str]) -> Table:
+    rows = table("by", "candidate", "species", "genes", fold=["species", "genes"])
+    chosen = {case.candidate: case for case in result.cases}
+    for candidate, letter in ranks.items():
+        case = chosen[candidate]
+        rows.add_row(letter, notation.short(candidate), text(case.species), text(notation.genes(case.values or {})))
+    return rows
+
+
+def _stored(result: Result) -> Text:
+    if not result.winner:
+        why = "no candidate was right" if result.evaluated else "nothing was evaluated within the budget"
+        return text(f"{why}: no winner was written\narchive: {_here(result.archive)}", "red")
+    return text(f"winner: {_here(result.winner)}\narchive: {_here(result.archive)}")
+
+
+def _next(result: Result) -> Group:
+    """Commands as they can be pasted."""
+    where = _here(result.archive)
+    archive = "" if where == DEFAULT_ARCHIVE else f" --archive {shlex.quote(where)}"
+    commands = []
+    if INTERRUPTED in result.notes:
+        commands.append(f"evo resume {notation.short(result.run)}{archive}   # goes on from here")
+    leader = next((case.candidate for case in result.cases if case.candidate), "")
+    if result.winner and leader:
+        commands += [
+            f"evo bench {shlex.quote(_here(_genome_file(result.winner, leader)))} --target {result.target}",
+            f"evo archive show {notation.short(leader)}{archive}",
+            f"evo archive top --operator {result.operator} --target {result.target}{archive}",
+            f"evo run --operator {result.operator} --target {result.target}{archive}   # starts from these",
+        ]
+    else:
+        commands.append(f"evo archive show {notation.short(result.run)}{archive}")
+    return Group(text("next:", "dim"), *(text(f"  {command}") for command in commands))
+
+
+def _genome_file(winner: str, candidate: str) -> str:
+    """The candidate's file, where `winner` is the folder that holds one for every candidate of the portfolio."""
+    return str(next(Path(winner).glob(f"*{candidate[:8]}*"), winner))
+
+
+def _here(path: str) -> str:
+    """Relative to the working folder where it lies in it."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path

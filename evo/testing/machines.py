@@ -1,0 +1,154 @@
+"""What every machine must keep: the trust logic rests on these primitives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evo.dtypes import numpy_dtype
+from evo.fitness.compare import deviation
+from evo.operator import Fill
+from evo.target import Buffer, BufferSpec, Machine
+
+
+class MachineContract:
+    """Needs a fixture `machine`; leaves it usable."""
+
+    @pytest.fixture
+    def machine(self) -> Machine:
+        raise NotImplementedError("provide an open machine")
+
+    def _buffers(self, machine: Machine, *specs: tuple[str, tuple[int, ...], str]) -> list[Buffer]:
+        roles = {"input": "input", "output": "output", "scratch": "scratch"}
+        return machine.allocate(
+            [BufferSpec(f"b{i}", dtype, shape, roles[role]) for i, (dtype, shape, role) in enumerate(specs)]  # type: ignore[arg-type]
+        )
+
+    @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+    def test_fill_follows_its_law_and_its_seed(self, machine: Machine, dtype: str) -> None:
+        (buffer,) = self._buffers(machine, (dtype, (512, 256), "input"))
+        machine.fill(buffer, Fill("normal", 1.0, 0.25), 7)
+        first = machine.read(buffer).astype(np.float64)
+        assert first.mean() == pytest.approx(1.0, abs=0.005)
+        assert first.std() == pytest.approx(0.25, rel=0.02)
+        machine.fill(buffer, Fill("normal", 1.0, 0.25), 7)
+        np.testing.assert_array_equal(machine.read(buffer).astype(np.float64), first)
+        machine.fill(buffer, Fill("normal", 1.0, 0.25), 8)
+        assert np.mean(machine.read(buffer).astype(np.float64) == first) < 0.2
+
+    def test_uniform_constant_rows_and_outliers(self, machine: Machine) -> None:
+        (buffer,) = self._buffers(machine, ("fp32", (400, 500), "input"))
+        machine.fill(buffer, Fill("uniform", -2.0, 6.0), 1)
+        values = machine.read(buffer)
+        assert values.min() >= -2.0
+        assert values.max() <= 6.0
+        assert values.mean() == pytest.approx(2.0, abs=0.05)
+        machine.fill(buffer, Fill("constant", 3.0), 1)
+        assert np.all(machine.read(buffer) == 3.0)
+        machine.fill(buffer, Fill("constant", 1.0, row_log2=(-20.0, 20.0)), 2)
+        rows = machine.read(buffer)
+        assert np.all(rows == rows[:, :1])  # one exponent a row
+        exponents = np.log2(rows[:, 0])
+        assert exponents.min() < -15
+        assert exponents.max() > 15
+        machine.fill(buffer, Fill("constant", 1.0, outlier_rate=0.01, outlier_scale=1000.0), 3)
+        assert np.mean(machine.read(buffer) == 1000.0) == pytest.approx(0.01, rel=0.2)
+
+    def test_array_goes_there_and_back(self, machine: Machine) -> None:
+        (buffer,) = self._buffers(machine, ("bf16", (37, 264), "input"))
+        data = np.random.default_rng(1).normal(size=(37, 264)).astype(numpy_dtype("bf16"))
+        machine.fill(buffer, data, 0)
+        np.testing.assert_array_equal(machine.read(buffer).view(np.uint16), data.view(np.uint16))
+
+    def test_poison_differs_by_key_and_is_no_result(self, machine: Machine) -> None:
+        (buffer,) = self._buffers(machine, ("fp32", (64, 64), "output"))
+        machine.poison(buffer, 1)
+        first = machine.read(buffer).copy()
+        assert not np.all(np.isfinite(first))
+        machine.poison(buffer, 2)
+        assert machine.read(buffer).tobytes() != first.tobytes()
+
+    def test_digest_sees_every_bit_and_the_order(self, machine: Machine) -> None:
+        (buffer,) = self._buffers(machine, ("fp32", (33, 77), "output"))
+        data = np.random.default_rng(2).normal(size=(33, 77)).astype(np.float32)
+        machine.fill(buffer, data, 0)
+        first = machine.digest(buffer, 5)
+        assert machine.digest(buffer, 5) == first
+        assert machine.digest(buffer, 6) != first
+        flipped = data.copy()
+        flipped.view(np.uint32)[32, 76] ^= 1
+        swapped = data.copy()
+        swapped[0, 0], swapped[0, 1] = data[0, 1], data[0, 0]
+        for changed in (flipped, swapped):
+            machine.fill(buffer, changed, 0)
+            assert machine.digest(buffer, 5) != first
+
+    def test_guards_hold_until_touched(self, machine: Machine) -> None:
+        buffers = self._buffers(machine, ("fp32", (5, 7), "input"), ("bf16", (3, 11), "output"))
+        machine.guard(buffers, 11)
+        for buffer in buffers:
+            machine.fill(buffer, Fill(), 3)
+            machine.poison(buffer, 4)
+        assert machine.breach(buffers, 11) == ""
+        assert machine.breach(buffers, 12) != ""  # another key's pattern is not this one's
+
+    def test_zero(self, machine: Machine) -> None:
+        (buffer,) = self._buffers(machine, ("i32", (1001,), "scratch"))
+        machine.poison(buffer, 1)
+        assert not machine.is_zero(buffer)
+        machine.zero(buffer)
+        assert machine.is_zero(buffer)
+        data = np.zeros(1001, np.int32)
+        data[1000] = 1
+        machine.fill(buffer, data, 0)
+        assert not machine.is_zero(buffer)
+
+    @pytest.mark.parametrize(
+        ("dtype", "shape"),
+        [("fp32", (37, 264)), ("bf16", (5, 1000)), ("fp16", (1, 8)), ("fp32", (3, 100003)), ("bf16", (700, 3))],
+    )
+    def test_compare_agrees_with_numpy(self, machine: Machine, dtype: str, shape: tuple[int, ...]) -> None:
+        actual, expected = self._buffers(machine, (dtype, shape, "output"), (dtype, shape, "output"))
+        rng = np.random.default_rng(9)
+        want = rng.normal(size=shape).astype(numpy_dtype(dtype))
+        got = (want.astype(np.float64) * (1 + 0.01 * rng.normal(size=shape))).astype(numpy_dtype(dtype))
+        machine.fill(expected, want, 0)
+        machine.fill(actual, got, 0)
+        found, truth = machine.compare(actual, expected), deviation(got, want)
+        assert found.rms == pytest.approx(truth.rms, rel=1e-5)
+        assert found.max == pytest.approx(truth.max, rel=1e-4)
+        assert found.row == pytest.approx(truth.row, rel=1e-4)
+        assert found.index == truth.index
+        assert found.got == pytest.approx(truth.got)
+        assert found.expected == pytest.approx(truth.expected)
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_compare_refuses_what_is_not_finite(self, machine: Machine, bad: float) -> None:
+        actual, expected = self._buffers(machine, ("fp32", (9, 130), "output"), ("fp32", (9, 130), "output"))
+        want = np.ones((9, 130), np.float32)
+        got = want.copy()
+        got[8, 129] = bad
+        machine.fill(expected, want, 0)
+        machine.fill(actual, got, 0)
+        found = machine.compare(actual, expected)
+        assert found.max == np.inf
+        assert found.rms == np.inf
+        assert found.index == 9 * 130 - 1
+        machine.fill(expected, got, 0)
+        assert machine.compare(actual, expected).max == 0.0
+
+    def test_compare_row_of_zeros(self, machine: Machine) -> None:
+        actual, expected = self._buffers(machine, ("fp32", (2, 64), "output"), ("fp32", (2, 64), "output"))
+        want = np.zeros((2, 64), np.float32)
+        want[0] = 1.0
+        machine.fill(expected, want, 0)
+        machine.fill(actual, want, 0)
+        assert machine.compare(actual, expected).max == 0.0
+        got = want.copy()
+        got[1, 5] = 1e-30
+        machine.fill(actual, got, 0)
+        assert machine.compare(actual, expected).max == np.inf
+
+    def test_copy_rate_is_a_rate(self, machine: Machine) -> None:
+        rate = machine.copy_rate(64 << 20)
+        assert 1e8 < rate < 2e13

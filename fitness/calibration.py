@@ -1,0 +1,150 @@
+"""Before a run: is the oracle right, and who is the yardstick of each case?"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evo import ids
+from evo.errors import RunError
+from evo.fitness.executor import LocalExecutor
+from evo.fitness.job import InvalidGenome, Job, plan_job
+from evo.fitness.layout import oracle_case
+from evo.fitness.tasks import BaselineReport, BuildTask, CalibrateTask, Subject, Task
+from evo.genome import Genome, candidate_id
+from evo.operator import Case, Operator
+from evo.records import Candidate, Proposal, Purpose, Status
+from evo.target import Target
+
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """`yardsticks`: by case, the fastest baseline that passed the gate there (else the first seed that did)."""
+
+    yardsticks: Mapping[str, str]
+    reports: tuple[BaselineReport, ...]
+
+
+def make_candidate(operator: str, target: str, genome: Genome, values: Mapping[str, int | str]) -> Candidate:
+    complete = genome.values(values)
+    key = candidate_id(operator, target, genome, complete)
+    return Candidate(key, operator, target, genome.species, genome.suffix, genome.canonical, complete)
+
+
+def calibrate(
+    executor: LocalExecutor,
+    operator: Operator,
+    target: Target,
+    cases: Sequence[Case],
+    opponents: Mapping[str, Genome],
+    *,
+    fallback: Mapping[str, Genome],
+    against: str = "",
+    say: Callable[[str], None] = lambda message: None,
+) -> Calibration:
+    """Builds the oracle and the opponents, checks and times them. `against` names the only yardstick wanted.
+
+    `fallback` opponents serve where no baseline passes. Raises `RunError` when the oracle is wrong or a case is left
+    without a yardstick.
+    """
+    path = operator.oracle(target.name)
+    say("building the oracle and the opponents")
+    subjects = build_subjects(executor, operator, target, cases, opponents)
+    truths = [oracle_case(operator, case) for case in cases]
+    oracle = build_subjects(executor, operator, target, truths, {ORACLE: Genome.read(path)} if path else {}).get(ORACLE)
+    if path and oracle is None:
+        raise RunError(f"the oracle of {operator.name!r} covers none of the cases", fix=f"see {path}")
+    timed = tuple(case.name for case in cases if case.group != "check")
+    say("checking the oracle, timing the baselines")
+    reports = _measure(executor, operator, target, timed, oracle, subjects)
+    yardsticks = choose(timed, [r for r in reports if not against or r.name == against])
+    missing = [case for case in timed if case not in yardsticks]
+    if missing and not against:
+        say("no baseline for some cases: timing the seeds")
+        more = build_subjects(executor, operator, target, cases, fallback)
+        extra = _measure(executor, operator, target, tuple(missing), oracle, subjects | more, measured=set(subjects))
+        seeds = {r.name: r for r in extra if r.name in fallback}
+        yardsticks |= {
+            case: name for case in missing for name in reversed(list(fallback)) if case in seeds[name].times_us
+        }
+        reports += tuple(seeds.values())
+    return Calibration(yardsticks, reports)
+
+
+def choose(cases: Sequence[str], reports: Sequence[BaselineReport]) -> dict[str, str]:
+    """By case the fastest of the reported that passed there."""
+    found = {}
+    for case in cases:
+        times = {report.name: report.times_us[case] for report in reports if case in report.times_us}
+        if times:
+            found[case] = min(times, key=lambda name: times[name])
+    return found
+
+
+def build_subjects(
+    executor: LocalExecutor,
+    operator: Operator,
+    target: Target,
+    cases: Sequence[Case],
+    genomes: Mapping[str, Genome],
+) -> dict[str, Subject]:
+    """Genomes with their default genes, built for the cases that they cover; those that cover none are left out.
+
+    Raises `RunError` when one does not build: these are evo's or the operator's own files.
+    """
+    facts = executor.devices()[0]
+    jobs: dict[str, Job] = {}
+    waiting: dict[str, tuple[Job, BuildTask]] = {}
+    for name, genome in genomes.items():
+        candidate = make_candidate(operator.name, target.name, genome, {})
+        job = Job(
+            Proposal(ids.new_id(), "", candidate), Purpose.SEARCH, genome, cases, frozenset(c.name for c in cases)
+        )
+        try:
+            tasks = plan_job(job, operator, facts, target.arch)
+        except InvalidGenome:
+            continue
+        jobs[name] = job
+        for task in tasks:
+            waiting[executor.submit(task)] = (job, task)
+    while waiting:
+        for outcome in executor.poll(1.0):
+            job, task = waiting.pop(outcome.task)
+            if outcome.build is None or outcome.status is not Status.OK:
+                reason = outcome.diagnosis.message if outcome.diagnosis else outcome.status
+                detail = outcome.diagnosis.detail if outcome.diagnosis else ""
+                raise RunError(f"species {job.genome.species!r} does not build: {reason}", fix=detail[:2000])
+            job.built[task.request] = outcome.build
+    return {name: job.subject() for name, job in jobs.items()}
+
+
+def _measure(
+    executor: LocalExecutor,
+    operator: Operator,
+    target: Target,
+    cases: tuple[str, ...],
+    oracle: Subject | None,
+    opponents: Mapping[str, Subject],
+    measured: set[str] | None = None,
+) -> tuple[BaselineReport, ...]:
+    device = executor.devices()[0].id
+    task: Task = CalibrateTask(
+        ids.new_id(), operator.name, target.name, device, cases, oracle, opponents, secrets.randbits(62)
+    )
+    executor.submit(task)
+    while True:
+        for outcome in executor.poll(1.0):
+            if outcome.task != task.id:
+                continue
+            if outcome.status is not Status.OK:
+                message = outcome.diagnosis.message if outcome.diagnosis else str(outcome.status)
+                raise RunError(f"cannot calibrate {operator.name} on {device}: {message}", fix=_hint(outcome))
+            return tuple(r for r in outcome.baselines if not measured or r.name not in measured)
+
+
+def _hint(outcome: object) -> str:
+    diagnosis = getattr(outcome, "diagnosis", None)
+    return str(diagnosis.detail)[-2000:] if diagnosis else ""

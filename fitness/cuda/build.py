@@ -1,0 +1,197 @@
+"""From source to inspected machine code: NVRTC for CUDA C++, nvJitLink for PTX, both through cuda.core.
+
+Needs no driver and no GPU, and never starts one: a builder process may build for any architecture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import time
+from typing import Any
+
+from evo import codec
+from evo.fitness.cuda import policy, ptxas, sass, toolchain
+from evo.fitness.cuda.architectures import ARCHITECTURES
+from evo.fitness.cuda.cubin import Cubin, read_cubin
+from evo.fitness.cuda.operands import WINDOW_PROBE, window_slots
+from evo.ids import digest
+from evo.records import Build, BuildOptions, CompileRequest, Diagnosis, Kernel, Stage, Status
+from evo.target import BlobStore, Rejected
+
+SCHEMA = "cuda-build-1"  # raise when the options below or the contents of a Build change
+
+
+class _Refused(Rejected):
+    """A rejection that knows its stage and carries the compiler's log."""
+
+    def __init__(self, status: Status, stage: Stage, message: str, *, detail: str = "") -> None:
+        super().__init__(status, message, detail=detail)
+        self.stage = stage
+
+
+def build_key(request: CompileRequest, toolchain: str) -> str:
+    """The name of a build in every cache: all that it depends on, `evo.h` included."""
+    return digest((SCHEMA, codec.dumps(request), toolchain, _header_digest()))
+
+
+@functools.cache
+def _header_digest() -> str:
+    return hashlib.sha256((toolchain.EVO_HEADERS / "evo.h").read_bytes()).hexdigest()
+
+
+def build(request: CompileRequest, blobs: BlobStore) -> Build:
+    """Compiles, inspects and stores the cubin; a candidate's fault is the returned status, never an exception.
+
+    Raises `TargetError` where the compiler is missing.
+    """
+    started = time.perf_counter()
+    versions = toolchain.toolchain()
+    outcome = Build(build_key(request, versions), Status.OK, versions, 0.0)
+    try:
+        if problem := policy.source_violation(request.source, request.defines):
+            raise _Refused(Status.FORBIDDEN, Stage.BUILD, problem)
+        code, log = _assemble(request) if request.suffix == ".ptx" else _compile(request)
+        cubin = read_cubin(code)
+        _refuse(cubin, code, request)
+        usage = ptxas.parse_report(log)
+        kernels = tuple(_with_spills(kernel, usage) for kernel in cubin.kernels)
+        outcome = dataclasses.replace(
+            outcome, blob=blobs.put(code), code_hash=cubin.code_hash, kernels=kernels, log=ptxas.notices(log)
+        )
+    except _Refused as refused:
+        diagnosis = Diagnosis(refused.stage, refused.message, detail=refused.detail)
+        outcome = dataclasses.replace(outcome, status=refused.status, diagnosis=diagnosis)
+    return dataclasses.replace(outcome, seconds=time.perf_counter() - started)
+
+
+def inspect_code(build: Build, blobs: BlobStore) -> Build:
+    """The build with SASS opcode counts on its kernels. Apart from `build`, which it would make several times slower.
+
+    Raises `TargetError` where `nvdisasm` is missing.
+    """
+    if not build.blob:
+        return build
+    counts = sass.histogram(blobs.get(build.blob))
+    kernels = (dataclasses.replace(kernel, opcodes=counts.get(kernel.name, {})) for kernel in build.kernels)
+    return dataclasses.replace(build, kernels=tuple(kernels))
+
+
+def _with_spills(kernel: Kernel, usage: dict[str, ptxas.Usage]) -> Kernel:
+    """The ELF file does not tell spills from other local memory; ptxas' report does."""
+    reported = usage.get(kernel.name, ptxas.Usage())
+    return dataclasses.replace(kernel, spill_bytes=reported.spill_bytes)
+
+
+def _supported(options: type[Any], wanted: dict[str, Any]) -> Any:
+    """An options object of cuda.core with those fields that its version has."""
+    known = {field.name for field in dataclasses.fields(options)}
+    return options(**{name: value for name, value in wanted.items() if name in known})
+
+
+def _compile(request: CompileRequest) -> tuple[bytes, str]:
+    """(cubin, log) of CUDA C++."""
+    from cuda.core import Program, ProgramOptions
+
+    options = _supported(
+        ProgramOptions,
+        {
+            "name": f"{ptxas.SOURCE_FOLDER}candidate.cu",
+            "arch": request.arch,
+            "std": request.options.std,
+            "fma": request.options.fmad,
+            "ftz": request.options.ftz,
+            "max_register_count": request.options.maxrregcount or None,
+            "define_macro": list(request.defines) or None,
+            "include_path": list(toolchain.include_paths()),
+            "minimal": True,  # no launches from the device, no textures; 10 % faster
+            "ptxas_options": "-v",
+        },
+    )
+    log = io.StringIO()
+    try:
+        program = Program(request.source, "c++", options)
+        try:
+            return bytes(program.compile("cubin", logs=log).code), log.getvalue()
+        finally:
+            program.close()
+    except Exception as error:  # cuda.core's error classes are private, and differ between its versions
+        raise _judge(error, "NVRTC_ERROR_COMPILATION", request) from error
+
+
+def _assemble(request: CompileRequest) -> tuple[bytes, str]:
+    """(cubin, log) of PTX. By cuda.core's `Linker`, since its `Program` drops ptxas' report."""
+    if fix := toolchain.missing_assembler():
+        message = f"nvJitLink, which assembles PTX, is not installed here: {fix}"
+        raise _Refused(Status.EVALUATOR_ERROR, Stage.BUILD, message)
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = _supported(
+        LinkerOptions,
+        {
+            "name": "candidate.ptx",
+            "arch": request.arch,
+            "max_register_count": request.options.maxrregcount or None,
+            "ptxas_options": ["-v"],
+        },
+    )
+    try:
+        linker = Linker(ObjectCode.from_ptx(request.source.encode(), name="candidate.ptx"), options=options)
+        try:
+            return bytes(linker.link("cubin").code), linker.get_info_log()
+        finally:
+            linker.close()
+    except Exception as error:  # see _compile
+        raise _judge(error, "ERROR_PTX_COMPILE", request) from error
+
+
+def _judge(error: Exception, mark: str, request: CompileRequest) -> _Refused:
+    """The rejection that a compiler's exception stands for; without `mark` it is not the source's fault."""
+    text = str(error)
+    if mark not in text:
+        return _Refused(Status.EVALUATOR_ERROR, Stage.BUILD, f"{type(error).__name__}: {text[:500]}", detail=text)
+    log = ptxas.error_log(text)
+    message = ptxas.first_error(log)
+    status = Status.RESOURCE_LIMIT if "uses too much shared data" in log else Status.BUILD_ERROR
+    hint = ptxas.explain(log, request.arch)
+    return _Refused(status, Stage.BUILD, f"{message}; {hint}" if hint else message, detail=log)
+
+
+@functools.cache
+def _window_slots(arch: str) -> frozenset[int]:
+    """Where code for this architecture finds the address of its constants; learned once a process, from a probe."""
+    probe = CompileRequest(arch.rstrip("a"), arch, ".cu", WINDOW_PROBE, (), BuildOptions(), ())
+    cubin = read_cubin(_compile(probe)[0])
+    return window_slots(cubin.driver_slots, cubin.parameters_at)
+
+
+def _refuse(cubin: Cubin, code: bytes, request: CompileRequest) -> None:
+    """Raises `_Refused` for machine code that keeps state, calls the driver, lacks a kernel or can never launch."""
+    if problem := policy.symbol_violation(cubin.undefined):
+        raise _Refused(Status.FORBIDDEN, Stage.INSPECT, problem)
+    kept = cubin.exposed
+    # Headers such as cooperative_groups.h leave constants of theirs in device memory that no code reads.
+    if not kept and cubin.addressed and (not sass.find_tool("nvdisasm") or sass.reads_global_addresses(code)):
+        kept = cubin.addressed
+    if kept:
+        message = f"variables in device memory ({', '.join(kept[:4])}) could keep state between calls: make tables "
+        message += "`__constant__`, working memory [scratch]"
+        raise _Refused(Status.FORBIDDEN, Stage.INSPECT, message)
+    # Constants can be written through a generic address and keep what was written between launches (seen on an H200).
+    if any(slots & _window_slots(request.arch) for slots in cubin.driver_slots.values()):
+        message = "the address of a `__constant__` variable is taken, through which it could keep state between calls: "
+        raise _Refused(Status.FORBIDDEN, Stage.INSPECT, message + "index the variable by its name")
+    names = {kernel.name for kernel in cubin.kernels}
+    if absent := [name for name in request.kernels if name not in names]:
+        message = f"kernel {absent[0]!r} is not in the machine code, which has: {', '.join(sorted(names)) or 'none'} "
+        message += '(declare it `extern "C" __global__`)'
+        raise _Refused(Status.INVALID_GENOME, Stage.INSPECT, message)
+    limit = ARCHITECTURES[request.target].smem_block
+    for kernel in cubin.kernels:
+        if kernel.shared_bytes > limit:
+            message = (
+                f"kernel {kernel.name} has {kernel.shared_bytes} bytes of static shared memory; {limit} is the most"
+            )
+            raise _Refused(Status.RESOURCE_LIMIT, Stage.INSPECT, message)

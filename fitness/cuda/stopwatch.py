@@ -1,0 +1,200 @@
+"""The protocol `rotation`: steady state, every call on another slot, so that inputs are cold and each call inherits its
+predecessor's dirty cache lines, as in a pipeline.
+
+Under 30 us a call, and up to 500 us, calls are captured into graphs of two lengths and the time is the slope between
+them, which cancels what a graph's launch costs (a bracket of two events adds 3 to 8 us). Longer calls stand alone
+between events. What must be queued is queued before it starts, behind a short trusted gate and an untimed lead-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cuda.bindings import driver
+
+from evo.fitness.cuda.adopt import AdoptedCall
+from evo.fitness.cuda.driver import SUCCESS, Stream, Timer, call, failure
+from evo.fitness.cuda.launch import DeviceCall, Prepared
+from evo.records import Status
+from evo.target import Rejected
+
+Method = Literal["graph", "events", "stream"]
+
+GATE_US = 60.0  # longer than the host takes to queue three graphs
+_STARTS = 8  # slots that a sample may start at; each needs its own graphs
+_SLOWER = 4.0  # a call so much slower than its estimate is timed as what it is
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Calls in the long and in the short sequence; `short` is 0 where calls stand alone between events."""
+
+    long: int
+    short: int
+
+
+def lengths_for(microseconds: float) -> Lengths:
+    if microseconds < 30:
+        return Lengths(64, 16)
+    if microseconds <= 500:
+        return Lengths(8, 4)
+    return Lengths(1, 0)
+
+
+class Rotation:
+    """Times calls over the same work, one a slot. Every sample runs every slot's call at least once."""
+
+    protocol = "rotation"
+
+    def __init__(self, stream: Stream, gate: Prepared, calls: Sequence[DeviceCall], estimate_us: float) -> None:
+        self._stream = stream
+        self._gate = gate
+        self._calls = tuple(calls)
+        self._timer = Timer(stream, 3)
+        self._graphs: dict[tuple[int, int], Graph] = {}
+        self._stride = -(-len(calls) // _STARTS)
+        self._start = 0
+        try:
+            measured = self._bracket()
+            self._lengths = lengths_for(max(estimate_us, measured / _SLOWER))
+            self._limit_s = stream.limit_s + 4e-6 * measured * (self._lengths.long + len(calls))
+            self._method = self._choose()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def method(self) -> Method:
+        """How: "graph" (slope between two graphs), "events" (long calls, one by one between events) or "stream" (a
+        baseline that cannot be captured: calls in a row between events, host time included)."""
+        return self._method
+
+    def sample(self) -> float:
+        """Microseconds a call. Raises `Rejected`: a fault of the calls, or UNSTABLE_TIMING when the slope is not
+        positive."""
+        return self._slope() if self._method == "graph" else self._row()
+
+    def close(self) -> None:
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+        self._timer.close()
+
+    def _bracket(self) -> float:
+        """A rough time of one call between two events, after a lead-in."""
+        self._call(0).enqueue()
+        self._timer.mark(0)
+        self._call(1).enqueue()
+        self._timer.mark(1)
+        self._stream.wait()
+        return self._timer.between(0, 1)
+
+    def _choose(self) -> Method:
+        if self._lengths.short == 0:
+            return "events"
+        if not any(isinstance(each, AdoptedCall) for each in self._calls):
+            return "graph"
+        try:
+            self._graph(0, self._lengths.short)
+        except Rejected as error:
+            if error.fatal:
+                raise
+            return "stream"
+        return "graph"
+
+    def _slope(self) -> float:
+        long, short = self._lengths.long, self._lengths.short
+        start = self._start
+        lead, first, second = (
+            self._graph(start, short), self._graph(start + short, long), self._graph(start + short + long, short),
+        )  # fmt: skip
+        total = 2 * short + long
+        for slot in range(total, len(self._calls)):  # more slots than the graphs reach
+            self._call(start + slot).enqueue()
+        self._gate()
+        lead.launch()
+        self._timer.mark(0)
+        first.launch()
+        self._timer.mark(1)
+        second.launch()
+        self._timer.mark(2)
+        self._stream.wait(self._limit_s)
+        self._advance(total)
+        elapsed = (self._timer.between(0, 1) - self._timer.between(1, 2)) / (long - short)
+        if elapsed <= 0:
+            raise Rejected(
+                Status.UNSTABLE_TIMING, f"{long} calls took no longer than {short}; is something else using the device?"
+            )
+        return elapsed
+
+    def _row(self) -> float:
+        """A lead-in, then calls in a row between two events."""
+        count = max(self._lengths.long, len(self._calls) - 1)
+        self._call(self._start).enqueue()
+        self._timer.mark(0)
+        for step in range(count):
+            self._call(self._start + 1 + step).enqueue()
+        self._timer.mark(1)
+        self._stream.wait(self._limit_s)
+        self._advance(count)  # to the last slot used: only the untimed lead-in may find its inputs in the cache
+        return self._timer.between(0, 1) / count
+
+    def _call(self, slot: int) -> DeviceCall:
+        return self._calls[slot % len(self._calls)]
+
+    def _advance(self, calls: int) -> None:
+        """The next sample starts where this one ended, or at the next slot after it that has graphs: the slots just
+        used are the ones still in the cache."""
+        end = (self._start + calls) % len(self._calls)
+        start = -(-end // self._stride) * self._stride
+        self._start = start if start < len(self._calls) else 0
+
+    def _graph(self, start: int, length: int) -> Graph:
+        start %= len(self._calls)
+        if (start, length) not in self._graphs:
+            calls = [self._call(start + step) for step in range(length)]
+            self._graphs[start, length] = Graph(self._stream, calls)
+        return self._graphs[start, length]
+
+
+class Graph:
+    """Calls captured in order. Raises `Rejected` when one of them cannot be captured."""
+
+    def __init__(self, stream: Stream, calls: Sequence[DeviceCall]) -> None:
+        self._stream = stream
+        graph = capture(stream, calls)
+        try:
+            self._executable = call(driver.cuGraphInstantiate, graph, 0)
+        finally:
+            call(driver.cuGraphDestroy, graph)
+        call(driver.cuGraphUpload, self._executable, stream.handle)
+        self._launch = (self._executable, stream.handle)
+
+    def launch(self) -> None:
+        (result,) = driver.cuGraphLaunch(*self._launch)
+        if result != SUCCESS:
+            raise failure(result, "launching a graph")
+
+    def close(self) -> None:
+        call(driver.cuGraphExecDestroy, self._executable)
+
+
+def capture(stream: Stream, calls: Sequence[DeviceCall]) -> Any:
+    """A graph of the calls, in order. Relaxed mode: a library's caching allocator may allocate meanwhile."""
+    call(driver.cuStreamBeginCapture, stream.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        for each in calls:
+            each.enqueue()
+    except BaseException:
+        result, graph = driver.cuStreamEndCapture(stream.handle)  # ends it, whatever became of it
+        if result == SUCCESS and int(graph):
+            call(driver.cuGraphDestroy, graph)
+        raise
+    graph = call(driver.cuStreamEndCapture, stream.handle)
+    _, nodes = call(driver.cuGraphGetNodes, graph, 0)
+    if nodes < len(calls):
+        call(driver.cuGraphDestroy, graph)
+        raise Rejected(Status.LAUNCH_ERROR, f"{len(calls)} calls put {nodes} operations on the given stream")
+    return graph

@@ -1,0 +1,180 @@
+// evo's own kernels: contents, poison, guard bands, digests, and what the clock needs. They are correct for any
+// alignment and any size, and fast for the aligned buffers that operators have.
+#include "elements.h"
+
+__device__ __forceinline__ u64 thread_index() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 thread_count() { return u64(gridDim.x) * blockDim.x; }
+
+// ---------------------------------------------------------------------------------------------------- contents
+
+enum Law { NORMAL, UNIFORM, CONSTANT };
+
+struct Contents {  // `Fill`, with one seed for each thing that is drawn
+    double a, b, low, high, rate, scale;
+    u64 value_seed, row_seed, outlier_seed;
+    u64 count, columns;
+    int law;
+};
+
+// U(0, 1) of 32 bits, never 0 or 1.
+template <class W>
+__device__ __forceinline__ W unit(u32 x) {
+    return (W(x) + W(0.5)) * W(1.0 / 4294967296.0);
+}
+template <>
+__device__ __forceinline__ float unit<float>(u32 x) {  // 23 bits: 32 would round up to 1
+    return (float(x >> 9) + 0.5f) * (1.0f / 8388608.0f);
+}
+
+__device__ __forceinline__ float normal(float u, float v) { return sqrtf(-2.0f * logf(u)) * cospif(2.0f * v); }
+__device__ __forceinline__ double normal(double u, double v) { return sqrt(-2.0 * log(u)) * cospi(2.0 * v); }
+__device__ __forceinline__ float power_of_two(float x) { return exp2f(x); }
+__device__ __forceinline__ double power_of_two(double x) { return exp2(x); }
+
+template <class W>
+__device__ __forceinline__ W element(const Contents& c, u64 i) {
+    const u64 h = mix(c.value_seed + i * golden);
+    W value = W(c.a);
+    if (c.law == NORMAL) value += W(c.b) * normal(unit<W>(u32(h >> 32)), unit<W>(u32(h)));
+    if (c.law == UNIFORM) value += W(c.b - c.a) * unit<W>(u32(h >> 32));
+    if (c.low != 0.0 || c.high != 0.0) {
+        const u64 row = c.count >> 32 ? i / c.columns : u32(i) / u32(c.columns);
+        const W u = unit<W>(u32(mix(c.row_seed + row * golden) >> 32));
+        value *= power_of_two(W(c.low) + W(c.high - c.low) * u);
+    }
+    if (c.rate > 0.0 && unit<W>(u32(mix(c.outlier_seed + i * golden) >> 32)) < W(c.rate)) value *= W(c.scale);
+    return value;
+}
+
+template <class T, class W>
+__device__ __forceinline__ void fill(T* out, const Contents& c) {
+    for (u64 i = thread_index(); i < c.count; i += thread_count()) narrow(out[i], element<W>(c, i));
+}
+
+#define FILL(name, type, wide) \
+    extern "C" __global__ void __launch_bounds__(256) fill_##name(type* out, Contents c) { fill<type, wide>(out, c); }
+FILL(bf16, bf16, float)
+FILL(fp16, fp16, float)
+FILL(fp32, float, float)
+FILL(fp64, double, double)
+FILL(u8, unsigned char, double)
+FILL(i8, signed char, double)
+FILL(i32, int, double)
+FILL(u32, unsigned int, double)
+FILL(i64, long long, double)
+FILL(u64, unsigned long long, double)
+
+// ------------------------------------------------------------------------------------------------------ poison
+
+// Every 8-byte word gets keyed bits. `exponent` (all exponent bits of the elements in a word) and `one` (their lowest
+// mantissa bits) turn these into NaNs of varying payload; one word in eight gets the largest finite exponent, `huge`,
+// instead. All three are zero for integers.
+extern "C" __global__ void __launch_bounds__(256)
+    poison(u8* out, u64 bytes, u64 key, u64 exponent, u64 one, u64 huge) {
+    const bool aligned = (u64(out) & 7) == 0;
+    for (u64 k = thread_index(); 8 * k < bytes; k += thread_count()) {
+        const u64 h = mix(key + k * golden);
+        const u64 word = ((h * golden) >> 61) == 0 ? (h & ~exponent) | huge : h | exponent | one;
+        if (aligned && 8 * k + 8 <= bytes) {
+            reinterpret_cast<u64*>(out)[k] = word;
+        } else {
+            for (u64 j = 8 * k; j < bytes && j < 8 * k + 8; ++j) out[j] = u8(word >> (8 * (j - 8 * k)));
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- guard bands
+
+struct Band {
+    u64 start, bytes;
+    u64 before;  // 1: lies before its buffer, so that distances count backwards from its end
+};
+
+// The pattern depends on the address, so that a band copied elsewhere does not pass.
+__device__ __forceinline__ u8 band_byte(u64 address, u64 key) {
+    return u8(mix(key + (address >> 3) * golden) >> (8 * (address & 7)));
+}
+
+// One band a block along x; along y the blocks share it.
+__device__ __forceinline__ u64 slice() { return u64(blockIdx.y) * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 slices() { return u64(gridDim.y) * blockDim.x; }
+
+extern "C" __global__ void __launch_bounds__(256) guard_write(const Band* bands, u64 key) {
+    const Band band = bands[blockIdx.x];
+    for (u64 i = slice(); i < band.bytes; i += slices())
+        reinterpret_cast<u8*>(band.start)[i] = band_byte(band.start + i, key);
+}
+
+// *first becomes the least (band << 40 | distance from its buffer) of a changed byte; the caller sets it to ~0.
+extern "C" __global__ void __launch_bounds__(256) guard_check(const Band* bands, u64 key, u64* first) {
+    const Band band = bands[blockIdx.x];
+    for (u64 i = slice(); i < band.bytes; i += slices()) {
+        if (reinterpret_cast<const u8*>(band.start)[i] == band_byte(band.start + i, key)) continue;
+        const u64 distance = band.before ? band.bytes - 1 - i : i;
+        atomicMin(first, u64(blockIdx.x) << 40 | distance);
+    }
+}
+
+// ------------------------------------------------------------------------------------------ contents as numbers
+
+struct alignas(16) Pair {
+    u64 low, high;
+};
+
+// The k-th 16 bytes of a buffer, zero beyond its end.
+__device__ __forceinline__ Pair pair_at(const u8* data, u64 bytes, u64 k) {
+    if ((u64(data) & 15) == 0 && 16 * k + 16 <= bytes) return reinterpret_cast<const Pair*>(data)[k];
+    Pair pair{0, 0};
+    for (u64 j = 0; j < 16 && 16 * k + j < bytes; ++j)
+        (j < 8 ? pair.low : pair.high) |= u64(data[16 * k + j]) << (8 * (j & 7));
+    return pair;
+}
+
+// *found, zero before, becomes nonzero when any byte is.
+extern "C" __global__ void __launch_bounds__(256) find_nonzero(const u8* data, u64 bytes, u32* found) {
+    u64 any = 0;
+    for (u64 k = thread_index(); 16 * k < bytes; k += thread_count()) {
+        const Pair pair = pair_at(data, bytes, k);
+        any |= pair.low | pair.high;
+    }
+    if (__syncthreads_or(any != 0) && threadIdx.x == 0) atomicOr(found, 1u);
+}
+
+// Adds to *total the sum over all 16-byte pairs of a folded 128-bit product of the keyed pair: commutative, so that the
+// order of the threads does not matter, and dependent on the position, so that the order of the contents does.
+extern "C" __global__ void __launch_bounds__(256) digest(const u8* data, u64 bytes, u64 key, u64 key2, u64* total) {
+    u64 sum = 0;
+    for (u64 k = thread_index(); 16 * k < bytes; k += thread_count()) {
+        const Pair pair = pair_at(data, bytes, k);
+        const u64 x = pair.low ^ (key + k * golden), y = pair.high ^ (key2 + k * 0xD1342543DE82EF95ull);
+        sum += (x * y) ^ __umul64hi(x, y);
+    }
+    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
+    if (threadIdx.x % 32 == 0) atomicAdd(total, sum);
+}
+
+// --------------------------------------------------------------------------------------------------- the clock
+
+// A plain copy, 16 bytes a thread and step: what the memory system gives at best.
+extern "C" __global__ void __launch_bounds__(256) copy(const uint4* __restrict__ from, uint4* __restrict__ to, u64 count) {
+    constexpr int steps = 4;
+    const u64 base = u64(blockIdx.x) * (256 * steps) + threadIdx.x;
+    uint4 held[steps];
+#pragma unroll
+    for (int s = 0; s < steps; ++s)
+        if (base + 256 * s < count) held[s] = __ldcs(from + base + 256 * s);
+#pragma unroll
+    for (int s = 0; s < steps; ++s)
+        if (base + 256 * s < count) __stcs(to + base + 256 * s, held[s]);
+}
+
+// Holds the stream for so many nanoseconds, so that what follows is queued before it starts.
+extern "C" __global__ void gate(u64 nanoseconds) {
+    u64 start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    do {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - start < nanoseconds);
+}
+
+extern "C" __global__ void null_kernel() {}

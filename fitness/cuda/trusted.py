@@ -1,0 +1,220 @@
+"""evo's own kernels: compiled at start with NVRTC, launched on the machine's stream.
+
+Nothing here waits except the functions that return a number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from evo.errors import RunError
+from evo.fitness.cuda.arena import GUARD, DeviceBuffer, Workspace
+from evo.fitness.cuda.driver import Stream, call
+from evo.fitness.cuda.launch import Prepared, configuration
+from evo.fitness.cuda.program import Module
+from evo.operator import Fill
+from evo.plan import Launch
+
+THREADS = 256
+_BLOCKS_A_SM = 32  # several waves, so that the last one's idle part is small
+_SLICES = 8  # blocks that share one guard band
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_LAWS = {"normal": 0, "uniform": 1, "constant": 2}
+_RESULT_BYTES = 64 << 10  # of page-locked memory for what kernels report
+
+# Of the four 2-byte, two 4-byte or one 8-byte elements in a word: all exponent bits, the lowest mantissa bits, and the
+# largest finite exponent.
+_POISON = {
+    "bf16": (0x7F807F807F807F80, 0x0001000100010001, 0x7F007F007F007F00),
+    "fp16": (0x7C007C007C007C00, 0x0001000100010001, 0x7800780078007800),
+    "fp32": (0x7F8000007F800000, 0x0000000100000001, 0x7F0000007F000000),
+    "fp64": (0x7FF0000000000000, 0x0000000000000001, 0x7FE0000000000000),
+}
+
+
+class Contents(ctypes.Structure):
+    """`struct Contents` of trusted.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("a", "b", "low", "high", "rate", "scale")),
+        *((name, ctypes.c_uint64) for name in ("value_seed", "row_seed", "outlier_seed", "count", "columns")),
+        ("law", ctypes.c_int),
+    )
+
+
+def mix(x: int) -> int:
+    """The finaliser of splitmix64, as in elements.h."""
+    x &= _MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
+
+
+def derive(seed: int, purpose: int) -> int:
+    """A 64-bit seed for one purpose, unrelated to those for others."""
+    return mix(mix(seed) + (purpose + 1) * _GOLDEN)
+
+
+def compile_kernels(name: str, arch: str, defines: Mapping[str, str] | None = None, log: Any = None) -> bytes:
+    """The cubin of a source file of this folder; needs no driver. `log` (with `write`) gets ptxas' resource report."""
+    from cuda.core import Program, ProgramOptions
+
+    path = Path(__file__).with_name(name)
+    options = ProgramOptions(
+        name=name,
+        arch=arch,
+        std="c++17",
+        include_path=str(path.parent),
+        define_macro=list((defines or {}).items()) or None,
+        ptxas_options="-v" if log is not None else None,
+    )
+    program = Program(path.read_text(), "c++", options)
+    try:
+        built = program.compile("cubin", logs=log)
+    finally:
+        program.close()
+    return bytes(built.code)
+
+
+class Kernels:
+    """The functions of one compiled source file, launched by name."""
+
+    def __init__(self, code: bytes, stream: Stream) -> None:
+        self._module = Module(code)
+        self._stream = stream
+        self._functions: dict[str, Any] = {}
+
+    def prepare(self, name: str, grid: tuple[int, int, int], *parameters: Any, threads: int = THREADS) -> Prepared:
+        """A launch of `name`; `parameters` are ctypes objects."""
+        if name not in self._functions:
+            function = self._module.function(name)
+            if function is None:
+                raise RunError(f"evo's own kernel {name!r} is missing", fix="reinstall evo-kernels")
+            self._functions[name] = function
+        launch = Launch(name, grid, (threads, 1, 1), ())
+        return Prepared(name, self._functions[name], configuration(launch, self._stream), parameters)
+
+    def close(self) -> None:
+        self._module.close()
+
+
+class Trusted:
+    """Contents, poison, guard bands and digests of device buffers."""
+
+    def __init__(self, arch: str, sms: int, stream: Stream) -> None:
+        self._kernels = Kernels(compile_kernels("trusted.cu", arch), stream)
+        self._stream = stream
+        self._sms = sms
+        self._workspace = Workspace()
+        self._pinned = int(call(driver.cuMemAllocHost, _RESULT_BYTES))
+
+    def fill(self, buffer: DeviceBuffer, data: Fill, seed: int) -> None:
+        """Every element is a function of its index and the seed alone; integers are rounded and saturate."""
+        rows, columns = buffer.rows
+        contents = Contents(
+            data.a, data.b, *data.row_log2, data.outlier_rate, data.outlier_scale,
+            derive(seed, 0), derive(seed, 1), derive(seed, 2), rows * columns, columns, _LAWS[data.law],
+        )  # fmt: skip
+        self._launch(f"fill_{buffer.spec.dtype}", rows * columns, ctypes.c_uint64(buffer.live()), contents)
+
+    def poison(self, buffer: DeviceBuffer, key: int) -> None:
+        """Mostly NaN of varying payload, and some huge values, for floats; keyed bits for integers."""
+        masks = _POISON.get(buffer.spec.dtype, (0, 0, 0))
+        words = (buffer.live(), buffer.nbytes, derive(key, 3), *masks)
+        self._launch("poison", -(-buffer.nbytes // 8), *map(ctypes.c_uint64, words))
+
+    def is_zero(self, buffer: DeviceBuffer) -> bool:
+        found = self._zeroed_result()
+        self._launch(
+            "find_nonzero", -(-buffer.nbytes // 16), ctypes.c_uint64(buffer.live()), ctypes.c_uint64(buffer.nbytes),
+            ctypes.c_uint64(found),
+        )  # fmt: skip
+        return self.fetch(found, 4) == bytes(4)
+
+    def digest(self, buffer: DeviceBuffer, key: int) -> int:
+        total = self._zeroed_result()
+        words = (buffer.live(), buffer.nbytes, derive(key, 4), derive(key, 5), total)
+        self._launch("digest", -(-buffer.nbytes // 16), *map(ctypes.c_uint64, words))
+        (value,) = struct.unpack("<Q", self.fetch(total, 8))
+        return mix(int(value) + derive(key, 6) + buffer.nbytes)
+
+    def guard(self, buffers: Sequence[DeviceBuffer], key: int) -> None:
+        if buffers:
+            bands, _ = self._bands(buffers)
+            grid = (2 * len(buffers), _SLICES, 1)
+            self._kernels.prepare("guard_write", grid, ctypes.c_uint64(bands), ctypes.c_uint64(derive(key, 7)))()
+
+    def breach(self, buffers: Sequence[DeviceBuffer], key: int) -> str:
+        """ "" or which buffer was overrun, on which side and how far from it."""
+        if not buffers:
+            return ""
+        bands, first = self._bands(buffers)
+        call(driver.cuMemsetD8Async, first, 0xFF, 8, self._stream.handle)
+        words = (bands, derive(key, 7), first)
+        self._kernels.prepare("guard_check", (2 * len(buffers), _SLICES, 1), *map(ctypes.c_uint64, words))()
+        (found,) = struct.unpack("<Q", self.fetch(first, 8))
+        if found == _MASK:
+            return ""
+        band, distance = divmod(int(found), 1 << 40)
+        spec = buffers[band // 2].spec
+        where = "before its start" if band % 2 == 0 else "past its end"
+        return (
+            f"{spec.role} {spec.name!r} ({spec.dtype} {list(spec.shape)}): byte {distance + 1} {where} was overwritten"
+        )
+
+    def copy(self, source: int, target: int, nbytes: int) -> Prepared:
+        """A plain copy as one launch; `nbytes` is a multiple of 16, both addresses are 16-byte aligned."""
+        count = nbytes // 16
+        words = map(ctypes.c_uint64, (source, target, count))
+        return self._kernels.prepare("copy", (-(-count // (4 * THREADS)), 1, 1), *words)
+
+    def gate(self, microseconds: float) -> Prepared:
+        """Holds the stream so long, so that what is queued behind it starts together."""
+        return self._kernels.prepare("gate", (1, 1, 1), ctypes.c_uint64(int(microseconds * 1e3)), threads=1)
+
+    def null(self, blocks: int = 1) -> Prepared:
+        return self._kernels.prepare("null_kernel", (blocks, 1, 1))
+
+    def fetch(self, address: int, nbytes: int) -> bytes:
+        """Waits for the stream and reads device memory."""
+        if nbytes > _RESULT_BYTES:
+            raise RunError(f"{nbytes} bytes of results; at most {_RESULT_BYTES} are fetched at a time")
+        call(driver.cuMemcpyDtoHAsync, self._pinned, address, nbytes, self._stream.handle)
+        self._stream.wait()
+        return ctypes.string_at(self._pinned, nbytes)
+
+    def close(self) -> None:
+        call(driver.cuMemFreeHost, self._pinned)
+        self._workspace.close()
+        self._kernels.close()
+
+    def _launch(self, name: str, work: int, *parameters: Any) -> None:
+        """Enough blocks for `work` threads, at most some waves: threads then take several steps."""
+        if work:
+            blocks = min(-(-work // THREADS), self._sms * _BLOCKS_A_SM)
+            self._kernels.prepare(name, (blocks, 1, 1), *parameters)()
+
+    def _zeroed_result(self) -> int:
+        address = self._workspace.get(8)
+        call(driver.cuMemsetD8Async, address, 0, 8, self._stream.handle)
+        return address
+
+    def _bands(self, buffers: Sequence[DeviceBuffer]) -> tuple[int, int]:
+        """Device addresses of the table of bands (two a buffer) and of a result of 8 bytes."""
+        starts = np.array([buffer.live() for buffer in buffers], np.uint64)
+        ends = starts + np.array([buffer.nbytes for buffer in buffers], np.uint64)
+        table = np.empty((len(buffers), 2, 3), np.uint64)
+        table[:, 0, 0], table[:, 1, 0] = starts - np.uint64(GUARD), ends
+        table[:, :, 1] = GUARD
+        table[:, 0, 2], table[:, 1, 2] = 1, 0
+        address = self._workspace.get(table.nbytes + 8)
+        call(driver.cuMemcpyHtoDAsync, address, table.ctypes.data, table.nbytes, self._stream.handle)
+        return address, address + table.nbytes

@@ -1,0 +1,209 @@
+"""Takes proposals through build, inspect, check and time, many at once, and says what became of each.
+
+A state machine over the executor's outcomes: every outcome moves one job to its next stage or ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+
+from evo import ids
+from evo.errors import GenomeError
+from evo.fitness.executor import LocalExecutor
+from evo.fitness.inspection import inspect
+from evo.fitness.job import InvalidGenome, Job, machine_set, plan_job
+from evo.fitness.tasks import BuildTask, CheckTask, Outcome, TimeTask
+from evo.genome import Genome, machine_id
+from evo.operator import Case, Operator
+from evo.records import (
+    Candidate,
+    CaseResult,
+    Diagnosis,
+    Evaluation,
+    Proposal,
+    Purpose,
+    Stage,
+    State,
+    Status,
+    Verdict,
+)
+from evo.target import Target
+
+SEARCH_PAIRS = 60  # at most; racing usually stops far earlier
+FINAL_PAIRS = 40
+
+
+class Evaluator:
+    """Evaluates proposals of one operator on one device. `yardsticks` says whom each case is timed against."""
+
+    def __init__(
+        self,
+        executor: LocalExecutor,
+        operator: Operator,
+        target: Target,
+        cases: Sequence[Case],
+        yardsticks: Mapping[str, str],
+        *,
+        run: str = "",
+    ) -> None:
+        self.executor = executor
+        self.operator = operator
+        self.target = target
+        self.facts = executor.devices()[0]
+        self.cases = tuple(cases)
+        self.yardsticks = yardsticks
+        self.timed = frozenset(case.name for case in cases if case.group != "check")
+        self.run = run
+        self._jobs: dict[str, Job] = {}  # by the task that each waits for
+        self._known: dict[str, tuple[str, Status]] = {}  # machine set -> candidate, status
+        self._ready: list[Verdict] = []
+
+    # --- the engine's view
+
+    def room(self) -> int:
+        """How many more proposals keep builders and device busy."""
+        return self.executor.builders + 1 - self.in_flight()
+
+    def in_flight(self) -> int:
+        return len({id(job) for job in self._jobs.values()})
+
+    def start(self, proposal: Proposal, rivals: Mapping[str, float]) -> None:
+        self._begin(proposal, Purpose.SEARCH, rivals, self.timed)
+
+    async def finished(self, timeout_s: float) -> list[Verdict]:
+        """Verdicts since the last call; waits for the first at most `timeout_s`."""
+        if not self._ready:
+            for outcome in await asyncio.to_thread(self.executor.poll, timeout_s):
+                self._advance(outcome)
+        ready, self._ready = self._ready, []
+        return ready
+
+    async def finals(self, members: Mapping[str, Candidate]) -> list[Evaluation]:
+        """Each candidate again on the cases that name it: fresh process, fresh contents, a fixed number of pairs."""
+        self.cancel()
+        evaluations: list[Evaluation] = []
+        for candidate in {c.id: c for c in members.values()}.values():
+            mine = frozenset(case for case, other in members.items() if other.id == candidate.id)
+            self.executor.renew()
+            evaluations.append(await self.judge(candidate, Purpose.FINAL, mine))
+        return evaluations
+
+    async def judge(self, candidate: Candidate, purpose: Purpose, timed: frozenset[str]) -> Evaluation:
+        """One candidate alone, through all stages; `timed` names the cases to time."""
+        self._begin(Proposal(ids.new_id(), self.run, candidate), purpose, {}, timed)
+        while True:
+            for verdict in await self.finished(1.0):
+                return verdict.evaluation
+
+    def cancel(self) -> None:
+        """Forgets everything in flight."""
+        for task in list(self._jobs):
+            self.executor.cancel(task)
+        self._jobs.clear()
+        self._ready.clear()
+
+    # --- stages
+
+    def _begin(self, proposal: Proposal, purpose: Purpose, rivals: Mapping[str, float], timed: frozenset[str]) -> None:
+        candidate = proposal.candidate
+        cases = self.cases if purpose is Purpose.SEARCH else [c for c in self.cases if c.name in timed]
+        try:
+            genome = Genome.parse(candidate.source, candidate.suffix)
+        except GenomeError as error:
+            self._invalid(proposal, purpose, str(error))
+            return
+        job = Job(proposal, purpose, genome, cases, timed, rivals=rivals)
+        try:
+            tasks = plan_job(job, self.operator, self.facts, self.target.arch)
+        except InvalidGenome as error:
+            self._end(job, Status.INVALID_GENOME, Diagnosis(Stage.PLAN, str(error)))
+            return
+        for task in tasks:
+            self._submit(job, task)
+
+    def _submit(self, job: Job, task: BuildTask | CheckTask | TimeTask) -> None:
+        self._jobs[self.executor.submit(task)] = job
+
+    def _advance(self, outcome: Outcome) -> None:
+        job = self._jobs.pop(outcome.task, None)
+        if job is None:
+            return  # cancelled
+        stages = {Stage.BUILD: self._built, Stage.CHECK: self._checked, Stage.TIME: self._timed}
+        stages[job.stage](job, outcome)
+
+    def _built(self, job: Job, outcome: Outcome) -> None:
+        request = job.waiting.pop(outcome.task)
+        job.spend(Stage.BUILD, outcome.seconds)
+        if outcome.build is None or outcome.status is not Status.OK:
+            self._end(job, outcome.status, outcome.diagnosis)
+            return
+        job.built[request] = outcome.build
+        if not job.waiting:
+            self._inspect(job)
+
+    def _inspect(self, job: Job) -> None:
+        identities = {}
+        for case, plan in job.plans.items():
+            build = job.built[job.requests[case]]
+            status, diagnosis = inspect(build, plan, self.facts)
+            if diagnosis is not None:
+                self._end(job, status, Diagnosis(Stage.INSPECT, diagnosis.message, case, diagnosis.detail))
+                return
+            identities[case] = machine_id(build, plan, job.genome.options)
+        known = machine_set(identities)
+        if job.purpose is Purpose.SEARCH and known in self._known:
+            candidate, status = self._known[known]
+            self._end(job, status, None, duplicate_of=candidate)
+            return
+        if job.purpose is Purpose.SEARCH:
+            self._known[known] = (job.proposal.candidate.id, Status.OK)
+        job.stage = Stage.CHECK
+        self._submit(job, CheckTask(ids.new_id(), job.subject(), job.covered, secrets.randbits(62)))
+
+    def _checked(self, job: Job, outcome: Outcome) -> None:
+        job.spend(Stage.CHECK, outcome.seconds)
+        self._collect(job, outcome)
+        timed = tuple(case for case in job.covered if case in job.timed and case in self.yardsticks)
+        if outcome.status is not Status.OK or not timed:
+            self._end(job, outcome.status, outcome.diagnosis)
+            return
+        job.stage = Stage.TIME
+        final = job.purpose is not Purpose.SEARCH
+        task = TimeTask(
+            ids.new_id(), job.subject(), timed, self.yardsticks, secrets.randbits(62), job.rivals, fixed=final,
+            pairs_max=FINAL_PAIRS if final else SEARCH_PAIRS,
+        )  # fmt: skip
+        self._submit(job, task)
+
+    def _timed(self, job: Job, outcome: Outcome) -> None:
+        job.spend(Stage.TIME, outcome.seconds)
+        self._collect(job, outcome)
+        self._end(job, outcome.status, outcome.diagnosis)
+
+    def _collect(self, job: Job, outcome: Outcome) -> None:
+        for result in outcome.cases:
+            job.results[result.case] = result
+        diagnosis = outcome.diagnosis
+        if diagnosis is not None and diagnosis.case and diagnosis.case in job.requests and not outcome.cases:
+            job.results[diagnosis.case] = CaseResult(diagnosis.case, outcome.status, diagnosis=diagnosis)
+
+    # --- ends
+
+    def _invalid(self, proposal: Proposal, purpose: Purpose, message: str) -> None:
+        evaluation = Evaluation(
+            ids.new_id(), proposal.run, proposal.candidate.id, purpose, "", self.facts.id, Status.INVALID_GENOME,
+            Diagnosis(Stage.PLAN, message),
+        )  # fmt: skip
+        self._ready.append(Verdict(proposal, evaluation, State.DONE))
+
+    def _end(self, job: Job, status: Status, diagnosis: Diagnosis | None, *, duplicate_of: str = "") -> None:
+        for task in [task for task, other in self._jobs.items() if other is job]:
+            self.executor.cancel(task)
+            del self._jobs[task]
+        evaluation = job.evaluation(
+            status, diagnosis, device=self.facts.id, yardsticks=self.yardsticks, duplicate_of=duplicate_of
+        )
+        state = State.DUPLICATE if duplicate_of else State.DONE
+        self._ready.append(Verdict(job.proposal, evaluation, state))

@@ -1,0 +1,155 @@
+"""Runs tasks on this machine: builders in parallel, one worker process a device.
+
+`poll` never raises for a candidate's fault: a crashed, hung or killed worker becomes an outcome, and the next task gets
+a fresh process, which is first given the calibration that its predecessor had.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evo import ids
+from evo.fitness.process import WorkerProcess
+from evo.fitness.tasks import BuildTask, CalibrateTask, Outcome, Task
+from evo.records import DeviceFacts, Status
+
+
+class Pool:
+    """Workers of one kind with their queue."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.queue: deque[Task] = deque()
+        self.workers: list[WorkerProcess] = []
+        self.calibration: CalibrateTask | None = None
+
+
+class LocalExecutor:
+    """Not thread-safe. `devices` are this machine's; only the first is used."""
+
+    def __init__(self, devices: Sequence[DeviceFacts], *, builders: int = 0) -> None:
+        self._devices = tuple(devices)
+        self._build = Pool(builders or len(os.sched_getaffinity(0)))
+        self._device = Pool(1)
+        self._selector = selectors.DefaultSelector()
+        self._done: list[Outcome] = []
+
+    def devices(self) -> tuple[DeviceFacts, ...]:
+        return self._devices
+
+    @property
+    def builders(self) -> int:
+        return self._build.size
+
+    def submit(self, task: Task) -> str:
+        """Queues a task; returns its id."""
+        pool = self._build if isinstance(task, BuildTask) else self._device
+        pool.queue.append(task)
+        self._dispatch(pool)
+        return task.id
+
+    def poll(self, timeout_s: float) -> list[Outcome]:
+        """Outcomes since the last call; waits at most `timeout_s` for the first."""
+        until = time.monotonic() + timeout_s
+        while not self._done:
+            left = until - time.monotonic()
+            self._turn(max(0.0, min(left, 0.1)))
+            if left <= 0:
+                break
+        done, self._done = self._done, []
+        return done
+
+    def cancel(self, task_id: str) -> bool:
+        """Removes a queued task, or kills the worker that has it. True when it was found; it has no outcome."""
+        for pool in (self._build, self._device):
+            for task in pool.queue:
+                if task.id == task_id:
+                    pool.queue.remove(task)
+                    return True
+            for worker in list(pool.workers):
+                if worker.task is not None and worker.task.id == task_id:
+                    self._drop(pool, worker)
+                    return True
+        return False
+
+    def renew(self) -> None:
+        """The next device task runs in a fresh process: other addresses, other heat."""
+        for worker in list(self._device.workers):
+            if worker.idle:
+                self._drop(self._device, worker, gently=True)
+
+    def close(self) -> None:
+        for pool in (self._build, self._device):
+            pool.queue.clear()
+            for worker in list(pool.workers):
+                self._drop(pool, worker, gently=worker.idle)
+        self._selector.close()
+
+    def _turn(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            pool, worker = key.data
+            outcomes, alive = worker.read()
+            for outcome in outcomes:
+                self._deliver(outcome)
+            if any(outcome.last for outcome in outcomes):
+                self._drop(pool, worker)
+            elif not alive:
+                self._lose(pool, worker, timed_out=False)
+        for pool in (self._build, self._device):
+            for worker in [w for w in pool.workers if w.late()]:
+                self._lose(pool, worker, timed_out=True)
+            self._dispatch(pool)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        calibration = self._device.calibration
+        if calibration is not None and outcome.task == calibration.id and not calibration.measure:
+            if outcome.status is Status.OK:
+                return  # a replacement worker is ready; nobody asked
+            for task in self._device.queue:  # it cannot be made ready: nothing queued for it can be done
+                self._done.append(replace(outcome, task=task.id, status=Status.EVALUATOR_ERROR))
+            self._device.queue.clear()
+            return
+        self._done.append(outcome)
+
+    def _lose(self, pool: Pool, worker: WorkerProcess, *, timed_out: bool) -> None:
+        outcome = worker.lost(timed_out=timed_out)
+        self._drop(pool, worker)
+        if outcome is not None:
+            self._deliver(outcome)
+
+    def _drop(self, pool: Pool, worker: WorkerProcess, *, gently: bool = False) -> None:
+        self._selector.unregister(worker)
+        pool.workers.remove(worker)
+        if gently:
+            worker.close()
+        else:
+            worker.kill()
+            worker.close(wait_s=0)
+
+    def _dispatch(self, pool: Pool) -> None:
+        while pool.queue:
+            worker = next((w for w in pool.workers if w.idle), None)
+            if worker is None:
+                if len(pool.workers) >= pool.size:
+                    return
+                worker = self._start(pool)
+                if not worker.idle:
+                    continue
+            task = pool.queue.popleft()
+            if isinstance(task, CalibrateTask):
+                pool.calibration = task
+            worker.give(task)
+
+    def _start(self, pool: Pool) -> WorkerProcess:
+        worker = WorkerProcess()
+        pool.workers.append(worker)
+        self._selector.register(worker, selectors.EVENT_READ, (pool, worker))
+        if pool.calibration is not None and not isinstance(pool.queue[0], CalibrateTask):
+            pool.calibration = replace(pool.calibration, id=ids.new_id(), measure=False)
+            worker.give(pool.calibration)
+        return worker

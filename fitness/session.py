@@ -1,0 +1,186 @@
+"""One operator on one device: checks and times candidates, and remembers the oracle and the yardsticks.
+
+Lives in the worker process that owns the device. Ties the gate (`check`) and the clock (`clock`) to a machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from evo.fitness.cache import BuildCache
+from evo.fitness.check import Gate
+from evo.fitness.clock import Rules, Side, light, race, seeded
+from evo.fitness.layout import lay_out, oracle_case, refill, slots_for
+from evo.fitness.loading import Loader
+from evo.fitness.player import Player, baseline_player, program_player
+from evo.fitness.tasks import BaselineReport, CalibrateTask, CheckTask, Subject, TimeTask
+from evo.operator import Baseline, Case, Operator
+from evo.records import CaseResult, Deviation, Diagnosis, Stage, Status
+from evo.target import Machine, Rejected
+
+Beat = Callable[[str], None]  # a sign of life: what is about to be done
+CALIBRATION_SAMPLES = 9
+
+
+class Session:
+    """Not thread-safe; `close` gives the device back. A fatal `Rejected` leaves; the others become records."""
+
+    def __init__(self, machine: Machine, operator: Operator, cache: BuildCache, beat: Beat) -> None:
+        self.machine = machine
+        self.operator = operator
+        self.beat = beat
+        self.loader = Loader(machine, operator, cache)
+        self.cases = {case.name: case for case in operator.cases(machine.facts.target)}
+        self.baselines: dict[str, Baseline] = {b.name: b for b in operator.baselines(machine.facts.target)}
+        self.oracle: Subject | None = None
+        self.opponents: Mapping[str, Subject] = {}
+
+    def close(self) -> None:
+        self.loader.close()
+        self.machine.close()
+
+    # --- calibrate: whom to believe and whom to beat
+
+    def calibrate(self, task: CalibrateTask) -> tuple[BaselineReport, ...]:
+        """Takes in the oracle and the opponents; when asked, checks the oracle and times everyone."""
+        self.oracle, self.opponents = task.oracle, task.opponents
+        if not task.measure:
+            return ()
+        if task.oracle is not None:
+            self._check_oracle(task.oracle, task)
+        usable = [name for name, baseline in self.baselines.items() if not baseline.missing()]
+        return tuple(self._report(name, task) for name in (*usable, *task.opponents))
+
+    def _check_oracle(self, oracle: Subject, task: CalibrateTask) -> None:
+        """An oracle that disagrees with the float64 reference ends the run: nothing could be believed."""
+        pairs = [(c, c.name) for c in self.cases.values() if c.group == "check" and c.name in oracle.builds]
+        pairs += [(near, name) for name in task.cases for near in self.operator.neighbours(self.cases[name])]
+        for case, build_of in pairs:
+            self.beat(f"oracle {case.name}")
+            try:
+                self._deviation(oracle, oracle_case(self.operator, case), build_of, task.seed)
+            except Rejected as error:
+                message = f"the oracle of {self.operator.name!r} fails on {case.name}: {error.message}"
+                raise Rejected(Status.EVALUATOR_ERROR, message, detail=error.detail, fatal=error.fatal) from error
+
+    def _report(self, name: str, task: CalibrateTask) -> BaselineReport:
+        baseline, times, failures, settings = self.baselines.get(name), {}, {}, {}
+        claimed = [c for c in task.cases if baseline or c in task.opponents[name].builds]
+        for case in (self.cases[each] for each in claimed):
+            self.beat(f"baseline {name} {case.name}")
+            try:
+                settings[case.name] = baseline.configuration(case) if baseline else "default genes"
+                times[case.name] = self._baseline_us(name, case, task.seed)
+            except Rejected as error:
+                if error.fatal:
+                    raise
+                failures[case.name] = f"{error.status}: {error.message}"
+            except Exception as error:  # a baseline may raise anything: it is listed as failed on this case
+                failures[case.name] = f"{type(error).__name__}: {error}"
+        return BaselineReport(name, baseline.version() if baseline else "", times, failures, settings)
+
+    def _baseline_us(self, name: str, case: Case, seed: int) -> float:
+        """Median microseconds of a call that was checked first."""
+        player = self._opponent(name, case)
+        gate = self._gate(case, [player], seed, slots_for(self.machine, self.operator, case))
+        side, _ = self._side(gate, player)
+        watch = self.machine.stopwatch(side.calls, light(self.machine, self.operator, case))
+        try:
+            return statistics.median(watch.sample() for _ in range(CALIBRATION_SAMPLES))
+        finally:
+            watch.close()
+
+    # --- check
+
+    def check(self, task: CheckTask) -> tuple[CaseResult, ...]:
+        """Every case with its neighbours; ends at the first that fails."""
+        return self._each(task.cases, Stage.CHECK, lambda case: self._check_case(task, case))
+
+    def _check_case(self, task: CheckTask, case: Case) -> CaseResult:
+        near = self.operator.neighbours(case) if case.group != "check" else ()
+        for each in near:
+            self.beat(f"check {each.name}")
+            self._deviation(task.subject, each, case.name, task.seed)
+        self.beat(f"check {case.name}")
+        deviation = self._deviation(task.subject, case, case.name, task.seed)
+        _, identity = self.loader.load(task.subject, case, case.name)
+        return CaseResult(case.name, Status.OK, deviation, machine_id=identity)
+
+    def _deviation(self, subject: Subject, case: Case, build_of: str, seed: int) -> Deviation:
+        """One case checked on fresh inputs: of its own distribution where it is timed, of a random one elsewhere."""
+        program, _ = self.loader.load(subject, case, build_of)
+        player = program_player("candidate", program)
+        law = case.distribution
+        if case.group == "check":
+            law = str(seeded(seed, case.name, "law").choice(list(self.operator.distributions)))
+        gate = self._gate(case, [player], seed, 1, law)
+        slot = gate.layout.slots[0]
+        call = player.call(self.machine, gate.layout.bound(slot, player.owner))
+        return gate.check(call, player.plan, slot, player.owner)
+
+    # --- time
+
+    def time(self, task: TimeTask) -> tuple[CaseResult, ...]:
+        """Times the cases against the yardstick; ends at the first that fails."""
+        return self._each(task.cases, Stage.TIME, lambda case: self._time_case(task, case))
+
+    def _time_case(self, task: TimeTask, case: Case) -> CaseResult:
+        self.beat(f"time {case.name}")
+        rules = Rules(task.pairs_min, task.pairs_max, task.rivals.get(case.name, 0.0), task.fixed)
+        program, identity = self.loader.load(task.subject, case, case.name)
+        yardstick = task.yardsticks[case.name]
+        players = (program_player("candidate", program), self._opponent(yardstick, case))
+        gate = self._gate(case, players, task.seed, slots_for(self.machine, self.operator, case))
+        candidate, deviation = self._side(gate, players[0])
+        try:
+            opponent, _ = self._side(gate, players[1])
+        except Rejected as error:  # not the candidate's fault
+            message = f"the yardstick {yardstick!r} fails here: {error.message}"
+            raise Rejected(Status.EVALUATOR_ERROR, message, detail=error.detail, fatal=error.fatal) from error
+        timing = race(gate, candidate, opponent, yardstick, rules)
+        return CaseResult(case.name, Status.OK, deviation, timing, machine_id=identity)
+
+    # --- shared
+
+    def _each(self, names: Sequence[str], stage: Stage, judge: Callable[[Case], CaseResult]) -> tuple[CaseResult, ...]:
+        results: list[CaseResult] = []
+        for name in names:
+            try:
+                results.append(judge(self.cases[name]))
+            except Rejected as error:
+                if error.fatal:
+                    raise
+                diagnosis = Diagnosis(stage, error.message, name, error.detail)
+                results.append(CaseResult(name, error.status, diagnosis=diagnosis))
+                break
+        return tuple(results)
+
+    def _gate(self, case: Case, players: Sequence[Player], seed: int, count: int, law: str = "") -> Gate:
+        """Slots with fresh contents for these players and, unless the case is small, the oracle."""
+        program = None
+        if self.oracle is not None and case.group != "check":
+            program, _ = self.loader.load(self.oracle, oracle_case(self.operator, case), case.name)
+        plans = {player.owner: player.plan for player in players} | ({"oracle": program.plan} if program else {})
+        layout = lay_out(self.machine, self.operator, case, plans, count=count)
+        gate = Gate(self.machine, self.operator, case, layout, program, seeded(seed, case.name, "contents"))
+        for slot in layout.slots:
+            refill(self.machine, self.operator, case, slot, gate.rng, law or case.distribution)
+        return gate
+
+    def _side(self, gate: Gate, player: Player) -> tuple[Side, Deviation]:
+        """The player's calls, one a slot, each checked in full; digests kept where its timed outputs can be read."""
+        calls = [player.call(self.machine, gate.layout.bound(s, player.owner)) for s in gate.layout.slots]
+        worst, digests = Deviation(0.0, 0.0), []
+        for slot, call in zip(gate.layout.slots, calls, strict=True):
+            found = gate.check(call, player.plan, slot, player.owner, repeat=False)
+            worst = max(worst, found, key=lambda item: item.rms)
+            digests.append(gate.digests(slot))
+        comparable = player.leaves_bits and self.operator.deterministic
+        return Side(player.owner, player.plan, calls, tuple(digests) if comparable else ()), worst
+
+    def _opponent(self, name: str, case: Case) -> Player:
+        if name in self.opponents:
+            program, _ = self.loader.load(self.opponents[name], case, case.name)
+            return program_player("opponent", program)
+        return baseline_player(self.baselines[name].prepare(case))

@@ -1,0 +1,326 @@
+"""The command line: parsing, exit statuses, where output goes, and how fast help is."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import evo
+from evo.cli.root import app
+from evo.engine.result import Best, CaseSummary, Progress, Result
+from evo.errors import ArchiveError, RunError, UnknownNameError
+from evo.records import CaseResult, Deviation, Evaluation, Purpose, Status
+from evo.report.rows import BaselineRow, OperatorRow, TargetRow
+
+RUN = "0192f3a4-5b6c-7000-8000-000000000000"
+CANDIDATE = "a1" * 32
+PROGRESS = Progress(
+    RUN, "search", 5, 1, 2, {"crash": 1}, {"n8": Best(1.1, 1.0, 1.2, 9.0, CANDIDATE, "s")}, 3.0, "0:57", 0.1
+)
+RESULT = Result(
+    RUN, "rmsnorm", "cpu", "cpu:0", "numpy",
+    (CaseSummary("n8", 10.0, 5.0, 2.0, 1.9, 2.1, 0.5, CANDIDATE, "s", {}, 9, True),),
+    {"crash": 1}, 5, 1, 60.0, "winner.cpp", "evo.db",
+)  # fmt: skip
+GOOD = Evaluation(
+    RUN,
+    "",
+    CANDIDATE,
+    Purpose.SEARCH,
+    "",
+    "cpu:0",
+    Status.OK,
+    cases=(CaseResult("n8", Status.OK, Deviation(1e-3, float("inf"))),),
+)
+
+
+class Fake(ModuleType):
+    """Stands in for `evo.app`, so that these tests see what commands pass on and print, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__("evo.app")
+        self.Settings = dict
+        self.calls: list[tuple[Any, ...]] = []
+
+    def answer(self, name: str, value: Any) -> None:
+        def function(*args: Any, **options: Any) -> Any:
+            self.calls.append((*args, options) if options else args)
+            if isinstance(value, BaseException):
+                raise value
+            return value(*args) if callable(value) else value
+
+        setattr(self, name, function)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    module = Fake()
+    monkeypatch.setitem(sys.modules, "evo.app", module)
+    monkeypatch.setattr(evo, "app", module, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("EVO_ARCHIVE", raising=False)
+    return module
+
+
+def evo_run(*args: str) -> Any:
+    return CliRunner().invoke(app, list(args))
+
+
+def evolve(settings: Any, observe: Callable[[Progress], None]) -> Result:
+    observe(PROGRESS)
+    return RESULT
+
+
+def test_run_passes_its_options_on_and_prints_the_table(fake: Fake) -> None:
+    fake.answer("run", evolve)
+    done = evo_run(
+        "run",
+        "-o",
+        "rmsnorm",
+        "-t",
+        "cpu",
+        "-b",
+        "evaluations=5",
+        "--cases",
+        "n*",
+        "--cases",
+        "m8",
+        "--seed",
+        "3",
+        "--fresh",
+    )
+    assert done.exit_code == 0
+    assert fake.calls[0][0] == {
+        "operator": "rmsnorm", "target": "cpu", "budget": "evaluations=5", "cases": ("n*", "m8"), "seed": 3,
+        "fresh": True, "archive": "evo.db",
+    }  # fmt: skip
+    assert "2.000x  [1.900, 2.100]" in done.stdout
+    assert "[3 s] search: 5 evaluated" in done.stderr
+    assert "search:" not in done.stdout
+
+
+def test_run_has_defaults_and_takes_the_archive_from_the_environment(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVO_ARCHIVE", "team.db")
+    fake.answer("run", evolve)
+    assert evo_run("run", "--operator", "rmsnorm", "--quiet").stderr == ""
+    assert fake.calls[0][0] == {
+        "operator": "rmsnorm", "target": "auto", "budget": "minutes=1", "cases": (), "seed": None, "fresh": False,
+        "archive": "team.db",
+    }  # fmt: skip
+
+
+def test_run_prints_json_and_nothing_else_on_standard_output(fake: Fake) -> None:
+    fake.answer("run", evolve)
+    data = json.loads(evo_run("run", "-o", "rmsnorm", "--json").stdout)
+    assert (data["winner"], data["cases"][0]["ratio"]) == ("winner.cpp", 2.0)
+
+
+def test_run_draws_a_picture(fake: Fake, tmp_path: Path) -> None:
+    fake.answer("run", evolve)
+    assert evo_run("run", "-o", "rmsnorm", "--picture", str(tmp_path / "run.svg")).exit_code == 0
+    assert (tmp_path / "run.svg").read_text().startswith("<svg")
+    done = evo_run("run", "-o", "rmsnorm", "--picture", str(tmp_path / "none" / "run.svg"))
+    assert done.exit_code == 2
+    assert len(fake.calls) == 1  # refused before the run, not after it
+
+
+def test_a_run_that_finds_nothing_fails(fake: Fake) -> None:
+    empty = Result(
+        RUN, "rmsnorm", "cpu", "cpu:0", "numpy", (CaseSummary("n8", 1.0),), {"crash": 5}, 5, 0, 9.0, "", "evo.db"
+    )
+    fake.answer("run", empty)
+    done = evo_run("run", "-o", "rmsnorm", "-q")
+    assert (done.exit_code, "rejected: crash 5" in done.stdout) == (1, True)
+
+
+def test_resume_passes_the_run_on(fake: Fake) -> None:
+    fake.answer("resume", RESULT)
+    assert evo_run("resume", "0192", "--archive", "x.db", "-q").exit_code == 0
+    assert fake.calls[0][:2] == ("0192", "x.db")
+
+
+def test_check_and_bench_pass_file_genes_and_cases_on(fake: Fake) -> None:
+    fake.answer("check", lambda file: GOOD)
+    fake.answer("bench", lambda file: GOOD)
+    genes = ["-g", "THREADS=256", "--gene", "LOAD=ld.global.v4.b32", "--case", "n*"]
+    assert evo_run("check", "k.cu", "-t", "sm_90", *genes, "--build-only").exit_code == 0
+    assert evo_run("bench", "k.cu", *genes, "--against", "torch").exit_code == 0
+    values = {"THREADS": "256", "LOAD": "ld.global.v4.b32"}
+    assert fake.calls == [
+        (Path("k.cu"), {"target": "sm_90", "genes": values, "cases": ("n*",), "build_only": True}),
+        (Path("k.cu"), {"target": "auto", "genes": values, "cases": ("n*",), "against": "torch"}),
+    ]
+
+
+def test_check_as_json_is_valid_with_an_infinite_error(fake: Fake) -> None:
+    fake.answer("check", lambda file: GOOD)
+    data = json.loads(evo_run("check", "k.cu", "--json").stdout)
+    assert data["cases"][0]["deviation"]["max"] == "Infinity"
+
+
+def test_check_fails_when_the_candidate_does(fake: Fake) -> None:
+    fake.answer("check", lambda file: Evaluation(RUN, "", CANDIDATE, Purpose.SEARCH, "", "cpu:0", Status.CRASH))
+    assert evo_run("check", "k.cu").exit_code == 1
+
+
+@pytest.mark.parametrize("gene", ["THREADS", "=1", "THREADS="])
+def test_a_malformed_gene_is_a_usage_error(fake: Fake, gene: str) -> None:
+    done = evo_run("check", "k.cu", "--gene", gene)
+    assert done.exit_code == 2
+    assert "NAME=VALUE" in done.stderr
+    assert fake.calls == []
+
+
+def test_lists_of_what_is_installed(fake: Fake) -> None:
+    fake.answer("list_operators", [OperatorRow("rmsnorm", "1", "y = x / rms(x)", "evo-kernels", 11)])
+    fake.answer("list_targets", [TargetRow("cpu", "cpu", True, True, ("cpu:0",), "")])
+    fake.answer("list_baselines", [BaselineRow("rmsnorm", "torch", False, "", "pip install torch")])
+    assert "evo-kernels" in evo_run("operators").stdout
+    assert "cpu:0" in evo_run("targets").stdout
+    assert "pip install torch" in evo_run("baselines", "-o", "rmsnorm").stdout
+    assert json.loads(evo_run("operators", "--json").stdout)[0]["cases"] == 11
+    assert json.loads(evo_run("targets", "--json").stdout)[0]["devices"] == ["cpu:0"]
+    assert json.loads(evo_run("baselines", "--json").stdout)[0]["installed"] is False
+    assert [call for call in fake.calls if call] == [("rmsnorm", "auto"), (None, "auto")]
+
+
+def test_archive_questions_are_passed_on(fake: Fake) -> None:
+    fake.answer("archive_top", [])
+    assert evo_run("archive", "top", "-o", "rmsnorm", "--case", "n8", "-n", "3").exit_code == 0
+    assert evo_run("archive", "top", "--json").stdout.strip() == "[]"
+    assert evo_run("archive", "top", "-n", "0").exit_code == 2
+    assert fake.calls == [("evo.db", "rmsnorm", None, "n8", 3), ("evo.db", None, None, None, 20)]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "shown"),
+    [
+        (
+            UnknownNameError("operator", "rmsnrom", ["rmsnorm"]),
+            2,
+            "error: unknown operator 'rmsnrom'\n  did you mean rmsnorm?",
+        ),
+        (
+            ArchiveError("evo.db is not an archive", fix="name another"),
+            1,
+            "error: evo.db is not an archive\n  name another",
+        ),
+        (RunError("the worker died"), 1, "error: the worker died"),
+    ],
+)
+def test_a_mistake_is_shown_with_its_fix_and_no_traceback(
+    fake: Fake, error: Exception, status: int, shown: str
+) -> None:
+    fake.answer("run", error)
+    done = evo_run("run", "-o", "rmsnrom")
+    assert (done.exit_code, done.stdout, done.stderr.strip()) == (status, "", shown)
+
+
+def test_a_bug_keeps_its_traceback(fake: Fake) -> None:
+    fake.answer("run", ZeroDivisionError("a bug"))
+    assert isinstance(evo_run("run", "-o", "rmsnorm").exception, ZeroDivisionError)
+
+
+def test_usage_errors_exit_with_2(fake: Fake) -> None:
+    assert [evo_run(*args).exit_code for args in (["run"], ["rum"], ["check"], ["run", "-o", "x", "--seed", "y"])] == [
+        2
+    ] * 4
+
+
+def python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=30)
+
+
+def children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_help_is_quick_and_lists_every_verb() -> None:
+    spent = []
+    for _ in range(3):
+        before = children_cpu_s()  # processor time: unlike wall time it hardly depends on what else the machine does
+        done = python("-m", "evo", "--help")
+        spent.append(children_cpu_s() - before)
+        assert done.returncode == 0
+    assert min(spent) < 0.6  # 0.15 s on an idle core
+    for verb in ("run", "resume", "check", "bench", "operators", "targets", "baselines", "archive"):
+        assert f" {verb} " in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = (
+        "numpy",
+        "pydantic",
+        "sqlalchemy",
+        "sqlmodel",
+        "deap",
+        "cuda",
+        "ml_dtypes",
+        "pluggy",
+        "evo.app",
+        "evo.engine",
+    )
+    code = f"import sys, evo.cli.root; print([name for name in {heavy} if name in sys.modules])"
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+def test_version_is_the_distributions() -> None:
+    from importlib import metadata
+
+    assert python("-m", "evo", "--version").stdout == f"evo {metadata.version('evo-kernels')}\n"
+
+
+def test_an_unknown_operator_is_a_clear_error() -> None:
+    done = python("-m", "evo", "run", "--operator", "rmsnrom", "--archive", os.devnull)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown operator 'rmsnrom'\n")
+    assert "did you mean rmsnorm?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+INTERRUPTED = """
+import sys, time, types
+import evo
+evo.app = sys.modules["evo.app"] = types.ModuleType("evo.app")
+evo.app.Settings = dict
+def run(settings, observe):
+    print("started", flush=True)
+    time.sleep(30)
+evo.app.run = run
+sys.argv = ["evo", "run", "-o", "rmsnorm"]
+from evo.cli import main
+main()
+"""
+
+
+def test_an_interrupt_shows_no_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_output_into_a_closed_pipe_shows_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m evo --help | head -1", shell=True, capture_output=True, text=True, timeout=30
+    )
+    assert "Traceback" not in done.stderr
