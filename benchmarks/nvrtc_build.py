@@ -83,7 +83,7 @@ def print_table(rows: Sequence[dict[str, object]], title: str) -> None:
         assert isinstance(disassembly, dict)
         times = [row["first_ms"], build["median_ms"], build["p90_ms"], build["cpu_median_ms"], disassembly["median_ms"]]
         table.add_row(str(row["file"]), str(row["case"]), *(f"{value:.1f}" for value in times), str(row["registers"]))
-    Console().print(table)
+    Console(width=110).print(table)
 
 
 def main() -> None:

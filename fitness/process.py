@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import IO
 
+import evo
 from evo import codec
 from evo.fitness.tasks import Outcome, Task
 from evo.records import Diagnosis, Stage, Status
@@ -20,6 +22,7 @@ PASSED = (
     "PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CXX", "EVO_CACHE", "EVO_DISABLE_PLUGINS",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "VIRTUAL_ENV",
 )  # fmt: skip
+HERE = Path(evo.__file__).resolve().parent.parent
 STAGES = {"build": Stage.BUILD, "check": Stage.CHECK, "time": Stage.TIME, "calibrate": Stage.CHECK}
 GRACE_S = 60.0  # a worker's first answer: starting Python and opening the device
 
@@ -34,6 +37,8 @@ class WorkerProcess:
         self._tail = b""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+        path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]  # also from a checkout that is not installed
+        environment["PYTHONPATH"] = os.pathsep.join(path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.worker"],
             stdin=subprocess.PIPE,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from evo.fitness.cpu.machine import CpuMachine
+from evo.fitness.cpu.runner import CODE_SLOTS
 from evo.fitness.cpu.target import CpuTarget
 from evo.operator import Fill
 from evo.plan import Argument, Launch, LaunchPlan, Scratch
@@ -58,10 +59,7 @@ def prepare(
     machine.guard(buffers, 11)
     args = (*map(argument, named), *scalars)
     plan = LaunchPlan((Launch("k", (items, 1, 1), (4, 1, 1), args),), scratch)
-    program = machine.load(build, blobs.get(build.blob), plan)
-    call = machine.bind(program, named)
-    program.close()  # the code stays where it is until another program takes the place
-    return call, buffers
+    return machine.bind(machine.load(build, blobs.get(build.blob), plan), named), buffers
 
 
 def rejection(machine: CpuMachine, call: Call) -> Rejected:
@@ -89,9 +87,7 @@ def test_kernel_equals_numpy_whoever_runs_it(blobs: BlobStore, workers: int) -> 
     machine.close()
 
 
-@pytest.mark.parametrize(
-    "pragma", ["", '#pragma GCC target("no-avx512f,no-avx,no-f16c")\n'], ids=["native", "portable"]
-)
+@pytest.mark.parametrize("head", ["", "#undef __AVX512F__\n#undef __F16C__\n"], ids=["native", "portable"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_evo_h_converts_as_numpy_does(machine: CpuMachine, blobs: BlobStore, dtype: str, head: str) -> None:
     """All 65,536 values widened, and as many floats (ties, subnormals, overflow) narrowed, by scalar and by vector."""
@@ -212,6 +208,29 @@ def test_plan_that_does_not_fit_is_refused(machine: CpuMachine, blobs: BlobStore
     with pytest.raises(Rejected, match="buffers need") as caught:
         machine.allocate([BufferSpec("big", "fp32", (1 << 40,), "output")])
     assert caught.value.status is Status.RESOURCE_LIMIT
+
+
+def test_closed_programs_make_room(machine: CpuMachine, blobs: BlobStore) -> None:
+    build = TARGET.build(CompileRequest("cpu", "native", ".cpp", HEAD + "{}", (), BuildOptions(), ("k",)), blobs)
+    code = blobs.get(build.blob)
+    for _ in range(CODE_SLOTS + 1):
+        program = machine.load(build, code, LaunchPlan(()))
+        program.close()
+        program.close()  # twice does no harm
+    large = HEAD + '{ asm volatile(".skip 1048576, 0x90"); }'
+    build = TARGET.build(CompileRequest("cpu", "native", ".cpp", large, (), BuildOptions(), ("k",)), blobs)
+    with pytest.raises(Rejected, match="bytes of code; the limit is 1,048,576") as caught:
+        machine.load(build, blobs.get(build.blob), LaunchPlan(()))
+    assert caught.value.status is Status.RESOURCE_LIMIT
+
+
+def test_widest_alignment_keeps_its_guards(machine: CpuMachine) -> None:
+    buffers = machine.allocate([BufferSpec(name, "u8", (10,), "output", 1 << 16) for name in "abc"])
+    machine.guard(buffers, 3)
+    assert machine.breach(buffers, 3) == ""
+    assert machine.breach(buffers, 4).startswith("output a: ")
+    with pytest.raises(Rejected, match="a wants 131,072 bytes alignment"):
+        machine.allocate([BufferSpec("a", "u8", (10,), "scratch", 1 << 17)])
 
 
 def test_placement_is_exact_random_and_apart(machine: CpuMachine) -> None:

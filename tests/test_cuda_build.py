@@ -211,6 +211,13 @@ def test_missing_kernel(blobs: BlobStore) -> None:
     assert "scale" in message
 
 
+@pytest.mark.parametrize("source", ["", "static __device__ int helper(int x) { return x; }"])
+def test_source_without_kernels(source: str, blobs: BlobStore) -> None:
+    status, message = rejected(request(source, kernels=("scale",)), blobs)
+    assert status == Status.INVALID_GENOME
+    assert "which has: none" in message
+
+
 @needs_assembler
 def test_ptx(blobs: BlobStore) -> None:
     outcome = build(request(PTX, suffix=".ptx", kernels=("scale",)), blobs)

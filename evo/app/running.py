@@ -81,7 +81,8 @@ def resume(run: str, archive: str, observe: Observe) -> Result:
         with stand(plugins, record.operator, record.target, record.cases) as here:
             budget = Budget.parse(record.budget)
             state = store.load_state(record.id) or {}
-            search = _search(plugins, here, record, store, budget, fresh=not state.get("search"))
+            fresh = "--fresh" in shlex.split(record.command)
+            search = _search(plugins, here, record, store, budget, fresh=fresh)
             if state.get("search"):
                 proposals = [proposal for proposal, _ in store.open_proposals(record.id)]
                 search.restore(state["search"], store.evaluations(record.id), proposals, store.candidate)
@@ -135,6 +136,8 @@ def _turn(archive: Archive, here: Stand, record: RunRecord, search: Search, mete
 async def _evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: Meter, observe: Observe) -> Finals:
     with interruptible(meter):
         await evolve(search, evaluator, archive, meter, observe)
+        if meter.stopped:  # whoever pressed Ctrl-C waits for the table, not for measurements
+            return Finals()
         return await run_finals(search, evaluator, archive, meter, observe)
 
 

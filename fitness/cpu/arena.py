@@ -19,7 +19,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 GUARD = 4096  # least width of a guard band, bytes
 _SPREAD = 16 * 4096  # placements vary by so much
-_PATTERN = 1 << 18  # longest stretch of guard pattern, bytes
+_MAX_ALIGN = 1 << 16
+_PATTERN = 1 << 18  # bytes: longer than any guard band
 
 
 class Arena:
@@ -81,6 +82,10 @@ def lay_out(
     cursor = 0
     for index in rng.permutation(len(specs)):
         spec = specs[index]
+        if spec.align > _MAX_ALIGN:
+            raise Rejected(
+                Status.RESOURCE_LIMIT, f"{spec.name} wants {spec.align:,} bytes alignment, over {_MAX_ALIGN:,}"
+            )
         step = 2 * spec.align
         gap = int(rng.integers(_SPREAD // step + 1)) * step
         start = -(-(cursor + GUARD) // step) * step + gap + spec.align

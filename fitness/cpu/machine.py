@@ -42,11 +42,14 @@ class CpuProgram:
     def __init__(self, plan: LaunchPlan, entries: Mapping[str, int], slot: int, free: Callable[[int], None]) -> None:
         self.plan = plan
         self.entries = entries
-        self.slot = slot
+        self._slot: int | None = slot
         self._free = free
 
     def close(self) -> None:
-        self._free(self.slot)
+        """Gives the slot to the next program; calls bound to this one are void."""
+        if self._slot is not None:
+            self._free(self._slot)
+        self._slot = None
 
 
 class CpuMachine:

@@ -6,7 +6,9 @@
 //   report   read-write  how far the workers are, and why they died
 //   inputs   read-only   outputs  read-write (scratch too)      code  read-execute, preceded by a page of jumps
 // After lock-down the only system calls are futex-wait on the command word and exit_group; any other kills the process.
-// Nothing here reads a clock: rdtsc traps, and time is the parent's business.
+// Nothing here reads a clock: rdtsc traps, and time is the parent's business. What remains: code shares its process with
+// the meeting count, so hostile code could announce its arrival early. It gains nothing that survives a check of the
+// outputs after the timed call.
 //
 // Work is dealt statically: block b of a step goes to worker b % WORKERS, so who runs what does not depend on luck. All
 // workers meet after every step; the meeting count in `report` is what the parent's clock watches.

@@ -53,7 +53,7 @@ def read_cubin(code: bytes) -> Cubin:
         sections = {section.name: section for section in ordered}
         symbols = list(sections[".symtab"].iter_symbols())
         places = [ordered[symbol["st_shndx"]].name if isinstance(symbol["st_shndx"], int) else "" for symbol in symbols]
-        module = list(_attributes(sections[".nv.info"].data()))
+        module = list(_attributes(sections[".nv.info"].data())) if ".nv.info" in sections else []
         functions = [(index, symbol) for index, symbol in enumerate(symbols) if symbol["st_info"]["type"] == "STT_FUNC"]
         kernels = sorted(
             (

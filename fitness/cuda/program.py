@@ -17,7 +17,7 @@ from evo.target import Rejected
 
 _GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)
-_PORTABLE_CLUSTER = 8
+_PORTABLE_CLUSTER, _LARGEST_CLUSTER = 8, 16
 
 _Attribute = driver.CUfunction_attribute
 
@@ -153,6 +153,10 @@ def _raise_limits(launch: Launch, function: Any, plan: LaunchPlan, facts: Device
         driver.cuFuncSetAttribute, function, _Attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
         min(shared, facts.smem_block - static),
     )  # fmt: skip
+    if math.prod(launch.cluster) > _LARGEST_CLUSTER:
+        raise Rejected(
+            Status.RESOURCE_LIMIT, f"cluster {launch.cluster} of {launch.kernel}; at most {_LARGEST_CLUSTER} blocks"
+        )
     if math.prod(launch.cluster) > _PORTABLE_CLUSTER:
         call(driver.cuFuncSetAttribute, function, _Attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
 

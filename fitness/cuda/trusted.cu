@@ -66,15 +66,15 @@ FILL(u64, unsigned long long, double)
 
 // ------------------------------------------------------------------------------------------------------ poison
 
-// Every 8-byte word gets keyed bits. `exponent` (all exponent bits of the elements in a word) and `one` (their lowest
-// mantissa bits) turn these into NaNs of varying payload; one word in eight gets the largest finite exponent, `huge`,
-// instead. All three are zero for integers.
+// Every 8-byte word gets keyed bits. `exponent` (all exponent bits of the elements in a word) and `quiet` (their
+// highest mantissa bits) turn these into quiet NaNs of varying payload; one word in eight gets the largest finite
+// exponent, `huge`, instead. All three are zero for integers.
 extern "C" __global__ void __launch_bounds__(256)
-    poison(u8* out, u64 bytes, u64 key, u64 exponent, u64 one, u64 huge) {
+    poison(u8* out, u64 bytes, u64 key, u64 exponent, u64 quiet, u64 huge) {
     const bool aligned = (u64(out) & 7) == 0;
     for (u64 k = thread_index(); 8 * k < bytes; k += thread_count()) {
         const u64 h = mix(key + k * golden);
-        const u64 word = ((h * golden) >> 61) == 0 ? (h & ~exponent) | huge : h | exponent | one;
+        const u64 word = ((h * golden) >> 61) == 0 ? (h & ~exponent) | huge : h | exponent | quiet;
         if (aligned && 8 * k + 8 <= bytes) {
             reinterpret_cast<u64*>(out)[k] = word;
         } else {
@@ -155,17 +155,17 @@ extern "C" __global__ void __launch_bounds__(256) digest(const u8* data, u64 byt
 
 // --------------------------------------------------------------------------------------------------- the clock
 
-// A plain copy, 16 bytes a thread and step: what the memory system gives at best.
-extern "C" __global__ void __launch_bounds__(256) copy(const uint4* __restrict__ from, uint4* __restrict__ to, u64 count) {
-    constexpr int steps = 4;
+// A plain copy, 16 bytes a thread and step, at most four steps in flight: what the memory system gives at best.
+extern "C" __global__ void __launch_bounds__(256)
+    copy(const uint4* __restrict__ from, uint4* __restrict__ to, u64 count, u32 steps) {
     const u64 base = u64(blockIdx.x) * (256 * steps) + threadIdx.x;
-    uint4 held[steps];
+    uint4 held[4];
 #pragma unroll
-    for (int s = 0; s < steps; ++s)
-        if (base + 256 * s < count) held[s] = __ldcs(from + base + 256 * s);
+    for (u32 s = 0; s < 4; ++s)
+        if (s < steps && base + 256 * s < count) held[s] = __ldcs(from + base + 256 * s);
 #pragma unroll
-    for (int s = 0; s < steps; ++s)
-        if (base + 256 * s < count) __stcs(to + base + 256 * s, held[s]);
+    for (u32 s = 0; s < 4; ++s)
+        if (s < steps && base + 256 * s < count) __stcs(to + base + 256 * s, held[s]);
 }
 
 // Holds the stream for so many nanoseconds, so that what follows is queued before it starts.

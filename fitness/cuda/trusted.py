@@ -30,13 +30,13 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _LAWS = {"normal": 0, "uniform": 1, "constant": 2}
 _RESULT_BYTES = 64 << 10  # of page-locked memory for what kernels report
 
-# Of the four 2-byte, two 4-byte or one 8-byte elements in a word: all exponent bits, the lowest mantissa bits, and the
-# largest finite exponent.
+# Of the four 2-byte, two 4-byte or one 8-byte elements in a word: all exponent bits, the mantissa bits that make a NaN
+# quiet, and the largest finite exponent.
 _POISON = {
-    "bf16": (0x7F807F807F807F80, 0x0001000100010001, 0x7F007F007F007F00),
-    "fp16": (0x7C007C007C007C00, 0x0001000100010001, 0x7800780078007800),
-    "fp32": (0x7F8000007F800000, 0x0000000100000001, 0x7F0000007F000000),
-    "fp64": (0x7FF0000000000000, 0x0000000000000001, 0x7FE0000000000000),
+    "bf16": (0x7F807F807F807F80, 0x0040004000400040, 0x7F007F007F007F00),
+    "fp16": (0x7C007C007C007C00, 0x0200020002000200, 0x7800780078007800),
+    "fp32": (0x7F8000007F800000, 0x0040000000400000, 0x7F0000007F000000),
+    "fp64": (0x7FF0000000000000, 0x0008000000000000, 0x7FE0000000000000),
 }
 
 
@@ -173,8 +173,9 @@ class Trusted:
     def copy(self, source: int, target: int, nbytes: int) -> Prepared:
         """A plain copy as one launch; `nbytes` is a multiple of 16, both addresses are 16-byte aligned."""
         count = nbytes // 16
+        steps = 4 if count >= 4 * THREADS * _BLOCKS_A_SM * self._sms else 1  # few bytes: rather more blocks
         words = map(ctypes.c_uint64, (source, target, count))
-        return self._kernels.prepare("copy", (-(-count // (4 * THREADS)), 1, 1), *words)
+        return self._kernels.prepare("copy", (-(-count // (steps * THREADS)), 1, 1), *words, ctypes.c_uint32(steps))
 
     def gate(self, microseconds: float) -> Prepared:
         """Holds the stream so long, so that what is queued behind it starts together."""

@@ -61,13 +61,14 @@ class RmsNorm(Operator):
 
         Timed cases hold millions of normally distributed values: their RMS error is that of rounding, within 20 %. On
         check cases one element may carry a row (an outlier), so only the largest rounding error bounds it. In fp32 the
-        arithmetic itself shows: an approximate root, three products and a sum.
+        arithmetic itself shows: an approximate root, three products, and a sum whose error grows where outliers meet
+        many small squares in few accumulators. Reduced precision inside is still a hundred times worse.
         """
-        dtype = case.dtypes["y"]
+        dtype, timed = case.dtypes["y"], case.group != "check"
         if dtype == "fp32":
-            return Tolerance(rms=5e-7 if case.group != "check" else 1e-6, max=2e-6, row=1e-6)
+            return Tolerance(rms=5e-7, max=2e-6, row=1e-6) if timed else Tolerance(rms=1e-5, max=1e-5, row=1e-5)
         largest = 1.02 * UNIT[dtype]
-        return Tolerance(rms=1.2 * ROUNDING_RMS[dtype] if case.group != "check" else largest, max=largest, row=largest)
+        return Tolerance(rms=1.2 * ROUNDING_RMS[dtype] if timed else largest, max=largest, row=largest)
 
     def cost(self, case: Case) -> Cost:
         elements = case.dims["M"] * case.dims["N"]

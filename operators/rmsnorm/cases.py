@@ -17,7 +17,7 @@ CUDA_SHAPES = (
     (8192, 262144),
 )
 # 0.2 to 3 ms a call on one core, beyond its private caches.
-CPU_TUNE = (("fp32", 4096, 256), ("bf16", 2048, 1024), ("fp32", 512, 4096), ("bf16", 128, 16384))
+CPU_TUNE = (("fp32", 8192, 256), ("bf16", 2048, 1024), ("fp32", 512, 4096), ("bf16", 128, 16384))
 # Neither powers of two nor multiples of a tile; a single row of one 16-byte access.
 CHECK = (
     ("bf16", 37, 264), ("bf16", 1, 8),

@@ -5,7 +5,25 @@ from __future__ import annotations
 from evo.fitness.cuda.machine import CudaMachine
 from evo.plan import Argument, LaunchPlan
 from evo.records import Build, Kernel, Status
-from evo.target import Program
+from evo.target import Buffer, BufferSpec, Program
+
+ONE = (1, 1, 1)
+
+
+def given(name: str, dtype: str, *shape: int) -> BufferSpec:
+    return BufferSpec(name, dtype, shape, "input")
+
+
+def scratch(name: str, dtype: str, *shape: int) -> BufferSpec:
+    return BufferSpec(name, dtype, shape, "scratch")
+
+
+def output(name: str, dtype: str, *shape: int) -> BufferSpec:
+    return BufferSpec(name, dtype, shape, "output")
+
+
+def allocate(machine: CudaMachine, *specs: BufferSpec) -> dict[str, Buffer]:
+    return {buffer.spec.name: buffer for buffer in machine.allocate(specs)}
 
 
 def compile_source(source: str, arch: str) -> bytes:

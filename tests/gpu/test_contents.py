@@ -33,13 +33,15 @@ def hashes(seed: int, purpose: int, count: int) -> Array:
         x = np.uint64(derive(seed, purpose)) + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: Array = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def unit(bits: Array, wide: bool) -> Array:
     """U(0, 1) of 32 bits: all of them for fp64 and integers, the upper 23 for the smaller floats."""
     shift, size = (0, 2.0**32) if wide else (9, 2.0**23)
-    return ((bits >> np.uint64(shift)).astype(np.float64) + 0.5) / size
+    uniform: Array = ((bits >> np.uint64(shift)).astype(np.float64) + 0.5) / size
+    return uniform
 
 
 def expected_fill(data: Fill, seed: int, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -58,7 +60,8 @@ def expected_fill(data: Fill, seed: int, dtype: str, shape: tuple[int, ...]) -> 
     )
     value = (value.reshape(rows, columns) * np.exp2(exponent)[:, None]).reshape(-1)
     outlier = unit(hashes(seed, 2, rows * columns) >> np.uint64(32), wide) < data.outlier_rate
-    return np.where(outlier, value * data.outlier_scale, value).reshape(shape)
+    scaled: Array = np.where(outlier, value * data.outlier_scale, value).reshape(shape)
+    return scaled
 
 
 @pytest.mark.parametrize(("dtype", "shape"), SHAPES)
@@ -245,9 +248,7 @@ def compare_arrays(machine: CudaMachine, out: Array, ref: Array, names: tuple[st
 
 
 @pytest.mark.parametrize(("actual", "expected", "shape"), PAIRS)
-def test_compare_agrees_with_numpy(
-    machine: CudaMachine, actual: str, expected: str, shape: tuple[int, ...]
-) -> None:
+def test_compare_agrees_with_numpy(machine: CudaMachine, actual: str, expected: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(11)
     ref = rng.standard_normal(shape) * np.exp2(rng.uniform(-6, 6, (*shape[:-1], 1)))
     noise = ref + 0.01 * rng.standard_normal(shape) * np.abs(ref).mean(axis=-1, keepdims=True)
@@ -268,7 +269,14 @@ def test_compare_with_zero_rows_and_non_finite_elements(machine: CudaMachine, co
     out = ref + np.float32(1e-3) * (ref != 0)
     names = ("fp32", "fp32")
     compare_arrays(machine, out, ref, names)  # exact where the truth is zero, inf or NaN
-    for row, column, value in ((2, 5, 1e-30), (0, 3, np.nan), (5, 0, np.inf), (3, 7, -np.inf), (3, 7, 1.0), (4, 9, 0.0)):
+    for row, column, value in (
+        (2, 5, 1e-30),
+        (0, 3, np.nan),
+        (5, 0, np.inf),
+        (3, 7, -np.inf),
+        (3, 7, 1.0),
+        (4, 9, 0.0),
+    ):
         wrong = out.copy()
         wrong[row, column] = value
         compare_arrays(machine, wrong, ref, names)
