@@ -1,7 +1,6 @@
 """The archive of runs, candidates, measurements and where they came from: typed records over one SQLite file."""
 
 from evo.archive.queries import lineage, show, top
-from evo.archive.rows import machine_set
 from evo.archive.store import Archive
 from evo.archive.views import Elite, LineageNode, ProposalView, RunRecord, RunState, Shown, TopRow
 
@@ -15,7 +14,6 @@ __all__ = [
     "Shown",
     "TopRow",
     "lineage",
-    "machine_set",
     "show",
     "top",
 ]

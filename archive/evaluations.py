@@ -18,7 +18,7 @@ from evo.archive.rows import (
     build_row,
     case_record,
     case_row,
-    machine_set,
+    machines,
     pack_diagnosis,
     pack_json,
     pack_samples,
@@ -79,7 +79,7 @@ def _evaluation_row(evaluation: Evaluation, proposal: str | None, board: str, se
         "board": board, "sequence": sequence, "purpose": str(evaluation.purpose), "yardstick": evaluation.yardstick,
         "device": evaluation.device, "status": str(evaluation.status),
         "score": mean if evaluation.status is Status.OK else None, "covered": covered,
-        "machine_set": machine_set(evaluation.cases), "diagnosis_json": pack_diagnosis(evaluation.diagnosis),
+        "machine_set": machines(evaluation.cases), "diagnosis_json": pack_diagnosis(evaluation.diagnosis),
         "seconds_json": pack_json(dict(evaluation.seconds)), "duplicate_of": evaluation.duplicate_of,
         "filed_s": time.time(),
     }  # fmt: skip

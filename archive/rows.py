@@ -19,6 +19,7 @@ from sqlalchemy import RowMapping
 
 from evo import codec
 from evo.archive.views import ProposalView, RunRecord
+from evo.genome import machine_set
 from evo.ids import digest
 from evo.records import (
     Author,
@@ -223,11 +224,6 @@ def score(results: Iterable[CaseResult]) -> tuple[float | None, int]:
     return (math.exp(math.fsum(logs) / len(logs)), len(logs)) if logs else (None, 0)
 
 
-def machine_set(results: Iterable[CaseResult]) -> str:
-    """A digest of which machine code and launch plan each case runs; "" when no case got as far.
-
-    Candidates with equal sets are the same program under two names. The same digest as the evaluator takes of
-    identities by case, so that what earlier runs measured is recognised before it is timed again.
-    """
-    identities = {result.case: result.machine_id for result in results if result.machine_id}
-    return digest([codec.dumps(dict(sorted(identities.items())))]) if identities else ""
+def machines(results: Iterable[CaseResult]) -> str:
+    """The machine set of an evaluation's cases; "" when no case got as far."""
+    return machine_set({result.case: result.machine_id for result in results if result.machine_id})

@@ -223,6 +223,10 @@ class Target(Protocol):
         """Compiles and inspects; never raises for the candidate's fault. Runs in a builder process."""
         ...
 
+    def examine(self, build: Build, blobs: BlobStore) -> Build:
+        """The build with opcode histograms, which may cost more than the build itself."""
+        ...
+
     def open(self, device: str) -> Machine:
         """Takes the device for this process."""
         ...

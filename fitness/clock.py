@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evo import ids
 from evo.fitness.check import Gate
 from evo.fitness.statistics import LEVEL, Interval, ratio_interval
 from evo.operator import Case, Operator
@@ -19,7 +20,7 @@ from evo.plan import LaunchPlan
 from evo.records import Status, Timing
 from evo.target import Call, Machine, Rejected, Stopwatch
 
-RESOLVED = 0.004  # relative half-width at which search has seen enough
+RESOLVED = {"rotation": 0.004, "warm": 0.01}  # relative half-width at which search has seen enough, by protocol
 UNSTABLE = 0.25  # relative half-width that no verdict may rest on
 
 
@@ -45,15 +46,15 @@ class Rules:
     rival: float = 0.0
     fixed: bool = False
 
-    def verdict(self, pairs: int, interval: Interval) -> str:
+    def verdict(self, pairs: int, interval: Interval, resolved: float) -> str:
         """ "" to go on, else how it stopped."""
         if self.fixed:
             return "fixed" if pairs >= self.pairs_max else ""
-        if pairs < self.pairs_min:
-            return ""
         if self.rival and interval.high < self.rival:
             return "behind"
-        if interval.half_width < RESOLVED:
+        if pairs < self.pairs_min:
+            return ""
+        if interval.half_width < resolved:
             return "resolved"
         return "budget" if pairs >= self.pairs_max else ""
 
@@ -68,7 +69,7 @@ def race(gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules) -
     try:
         while not stopped:
             samples += _quad(gate, (candidate, opponent), watches)
-            stopped = rules.verdict(len(samples), ratio_interval(samples))
+            stopped = rules.verdict(len(samples), ratio_interval(samples), RESOLVED[watches[0].protocol])
     finally:
         for watch in watches:
             watch.close()
@@ -167,5 +168,4 @@ def _believe(timing: Timing, machine: Machine, operator: Operator, case: Case) -
 
 def seeded(seed: int, *parts: str) -> np.random.Generator:
     """A generator from a task's secret seed and names, so that cases do not share contents."""
-    words = [int.from_bytes(part.encode()[:8].ljust(8, b"\0"), "little") for part in parts]
-    return np.random.default_rng([seed, *words, *(len(part) for part in parts)])
+    return np.random.default_rng([seed, int(ids.digest(parts), 16)])

@@ -13,9 +13,9 @@ from evo import ids
 from evo.errors import GenomeError
 from evo.fitness.executor import LocalExecutor
 from evo.fitness.inspection import inspect
-from evo.fitness.job import InvalidGenome, Job, machine_set, plan_job
+from evo.fitness.job import InvalidGenome, Job, plan_job
 from evo.fitness.tasks import BuildTask, CheckTask, Outcome, TimeTask
-from evo.genome import Genome, machine_id
+from evo.genome import Genome, machine_id, machine_set
 from evo.operator import Case, Operator
 from evo.records import (
     Candidate,
@@ -31,7 +31,7 @@ from evo.records import (
 )
 from evo.target import Target
 
-SEARCH_PAIRS = 60  # at most; racing usually stops far earlier
+SEARCH_PAIRS = {"cpu": 16, "gpu": 40}  # at most: a shared CPU may never be quiet enough to resolve more
 FINAL_PAIRS = 40
 
 
@@ -151,7 +151,7 @@ class Evaluator:
             if diagnosis is not None:
                 self._end(job, status, Diagnosis(Stage.INSPECT, diagnosis.message, case, diagnosis.detail))
                 return
-            identities[case] = machine_id(build, plan, job.genome.options)
+            identities[case] = machine_id(build, plan, job.requests[case].options)
         known = machine_set(identities)
         if job.purpose is Purpose.SEARCH and known in self._known:
             candidate, status = self._known[known]
@@ -173,7 +173,7 @@ class Evaluator:
         final = job.purpose is not Purpose.SEARCH
         task = TimeTask(
             ids.new_id(), job.subject(), timed, self.yardsticks, secrets.randbits(62), job.rivals, fixed=final,
-            pairs_max=FINAL_PAIRS if final else SEARCH_PAIRS,
+            pairs_max=FINAL_PAIRS if final else SEARCH_PAIRS["cpu" if self.target.name == "cpu" else "gpu"],
         )  # fmt: skip
         self._submit(job, task)
 

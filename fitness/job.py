@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evo import codec, ids
+from evo import ids
 from evo.errors import GenomeError
 from evo.fitness.tasks import BuildTask, Subject
 from evo.genome import Genome, compile_request, objection, resolve_plan, uncovered
@@ -120,12 +120,7 @@ def plan_job(job: Job, operator: Operator, facts: DeviceFacts, arch: str) -> lis
         raise InvalidGenome("covers none of the cases: " + "; ".join(sorted(reasons)[:3]))
     tasks = []
     for request in dict.fromkeys(job.requests.values()):
-        task = BuildTask(ids.new_id(), candidate.target, request)
+        task = BuildTask(ids.new_id(), candidate.target, request, examine=job.purpose is not Purpose.SEARCH)
         job.waiting[task.id] = request
         tasks.append(task)
     return tasks
-
-
-def machine_set(machine_ids: Mapping[str, str]) -> str:
-    """One name for what a candidate does on all its cases: equal sets are equal work."""
-    return ids.digest([codec.dumps(dict(sorted(machine_ids.items())))])

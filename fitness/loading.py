@@ -37,7 +37,7 @@ class Loader:
         except GenomeError as error:
             raise Rejected(Status.INVALID_GENOME, str(error)) from error
         build = subject.code[subject.builds[build_of]]
-        key = machine_id(build, plan, genome.options)
+        key = machine_id(build, plan, genome.build_options(subject.values))
         program = self._programs.get(key)
         if program is None:
             program = self._load(build, plan)

@@ -100,4 +100,7 @@ class Worker:
                 build = replace(target.build(task.request, self.cache.blobs), key=key)
             if build.status not in (Status.TIMEOUT, Status.EVALUATOR_ERROR):  # these may not happen again
                 self.cache.put(build)
+        if task.examine and build.status is Status.OK and not any(kernel.opcodes for kernel in build.kernels):
+            build = target.examine(build, self.cache.blobs)
+            self.cache.put(build)
         return build

@@ -14,6 +14,7 @@ class BuildTask:
     id: str
     target: str
     request: CompileRequest
+    examine: bool = False  # count opcodes too
     limit_s: float = 60.0
     kind: Literal["build"] = "build"
 
@@ -90,11 +91,12 @@ Task = BuildTask | CheckTask | TimeTask | CalibrateTask
 
 @dataclass(frozen=True, slots=True)
 class BaselineReport:
-    """One baseline: per case its median time in microseconds (absent where it failed) and why it failed elsewhere."""
+    """One baseline: by case its median time in microseconds and relative RMS error, or why it failed."""
 
     name: str
     version: str
     times_us: Mapping[str, float]
+    errors: Mapping[str, float]
     failures: Mapping[str, str]
     configuration: Mapping[str, str]
 

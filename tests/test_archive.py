@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
-from evo.archive import Archive, machine_set, show, top
+from evo.archive import Archive, show, top
+from evo.archive.rows import machines
 from evo.archive.tables import Base
 from evo.errors import UnknownNameError, UsageError
 from evo.records import (
@@ -211,10 +212,10 @@ def test_known_keeps_the_verdict_and_forgives_evo_itself(archive: Archive) -> No
     good, twin, lost = (candidate(name).id for name in ("good", "twin", "lost"))
     assert archive.known("rmsnorm", "cpu") == {good: "ok", twin: "ok", lost: "evaluator_error"}
     assert archive.known("rmsnorm", "cpu", "e2") == {}
-    machines = machine_set([timed("a", 9.0, machine="m1"), CaseResult("b", Status.UNCOVERED)])
-    assert archive.machine_ids("rmsnorm", "cpu") == {machines: good}
-    assert machine_set([timed("a", 1.0, machine="m2")]) != machines
-    assert machine_set([timed("a", 1.0)]) == ""
+    found = machines([timed("a", 9.0, machine="m1"), CaseResult("b", Status.UNCOVERED)])
+    assert archive.machine_ids("rmsnorm", "cpu") == {found: good}
+    assert machines([timed("a", 1.0, machine="m2")]) != found
+    assert machines([timed("a", 1.0)]) == ""
 
 
 def test_devices_and_environments_are_kept_once(archive: Archive) -> None:

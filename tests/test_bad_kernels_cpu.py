@@ -38,14 +38,14 @@ END = "/*end*/"
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Rig]:
-    with rig("rmsnorm", "cpu", "fp32-512x4096") as here:
+    with rig("rmsnorm", "cpu", "fp32-16x2048") as here:
         yield here
 
 
 def test_good_kernel_passes(bench: Rig) -> None:
     found = bench.judge(GOOD, ".cpp")
     assert found.status is Status.OK, found.diagnosis
-    result = {case.case: case for case in found.cases}["fp32-512x4096"]
+    result = {case.case: case for case in found.cases}["fp32-16x2048"]
     assert result.deviation is not None
     assert result.deviation.rms < 5e-7
     assert result.deviation.got != 0.0
@@ -58,7 +58,7 @@ def test_good_kernel_passes(bench: Rig) -> None:
         ("grid overflow", '"M"', '"M * 9223372036854775807"', Status.INVALID_GENOME, "64"),
         ("missing kernel", 'kernel = "norm"', 'kernel = "none"', Status.INVALID_GENOME, "none"),
         ("syntax error", "double sum = 0;", "double sum = ;", Status.BUILD_ERROR, "error"),
-        ("forbidden header", '#include "evo.h"', '#include "evo.h"\n#include "/etc/passwd"', Status.FORBIDDEN, "passwd"),
+        ("forbidden header", '"evo.h"', '"evo.h"\n#include "/etc/passwd"', Status.FORBIDDEN, "passwd"),
         ("writable state", "double sum = 0;", "static double sum = 0;", Status.FORBIDDEN, ""),
         ("endless loop", END, "for (volatile int spin = 1; spin;) {}", Status.TIMEOUT, ""),
         ("null pointer", END, "*(volatile float*)0 = 1;", Status.CRASH, "SIGSEGV"),

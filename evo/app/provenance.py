@@ -18,13 +18,15 @@ CODE = (".py", ".cu", ".cpp", ".h")
 LIBRARIES = ("evo-kernels", "numpy", "deap", "cuda-core", "cuda-bindings")
 
 
-def evaluator_hash(operator: Operator) -> str:
-    """A hash over the gate, the clock, the genome rules and the operator: results of different hashes are not ranked
-    together."""
+def evaluator_hash(operator: Operator, facts: DeviceFacts) -> str:
+    """A hash over the gate, the clock, the genome rules, the operator and the device's name.
+
+    Results of different hashes are not ranked together.
+    """
     roots = [Path(evo.fitness.__file__).parent, Path(evo.genome.__file__).parent]
     roots.append(Path(inspect.getfile(type(operator))).parent)
     files = sorted({path for root in roots for path in root.rglob("*") if path.suffix in CODE and _counts(path)})
-    return ids.digest(part for path in files for part in (path.name, path.read_bytes()))[:16]
+    return ids.digest([facts.name, *(part for path in files for part in (path.name, path.read_bytes()))])[:16]
 
 
 def _counts(path: Path) -> bool:

@@ -62,7 +62,7 @@ def run(settings: Settings, observe: Observe) -> Result:
         record = RunRecord(
             id=ids.new_id(), operator=here.operator.name, target=here.target.name, device=here.facts.id,
             command=settings.command(), seed=seed, budget=str(budget), cases=here.timed, yardstick="",
-            evaluator=evaluator_hash(here.operator), started_s=time.time(), ended_s=None, state="running",
+            evaluator=evaluator_hash(here.operator, here.facts), started_s=time.time(), ended_s=None, state="running",
             versions=versions(here.facts),
         )  # fmt: skip
         archive.record_device(here.facts)

@@ -104,7 +104,8 @@ def _build_only(
     except InvalidGenome as error:
         return job.evaluation(Status.INVALID_GENOME, Diagnosis(Stage.PLAN, str(error)), device="", yardsticks={})
     for task in tasks:
-        job.built[task.request] = target.build(task.request, blobs)
+        build = target.build(task.request, blobs)
+        job.built[task.request] = target.examine(build, blobs) if build.status is Status.OK else build
     for case, plan in job.plans.items():
         build = job.built[job.requests[case]]
         status, diagnosis = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from evo import codec
 from evo.genome.genome import Genome
@@ -24,3 +25,11 @@ def machine_id(build: Build, plan: LaunchPlan, options: BuildOptions) -> str:
     """Hash of the machine code, the toolchain, the resolved launch plan and the build options: equal ones run alike,
     whatever source and genes they came from."""
     return digest(("machine", SCHEMA, build.code_hash, build.toolchain, codec.dumps(plan), codec.dumps(options)))
+
+
+def machine_set(machine_ids: Mapping[str, str]) -> str:
+    """One name for what a candidate runs on all its cases, from machine ids by case; "" where there are none.
+
+    Candidates with equal sets are the same work under two names.
+    """
+    return digest([codec.dumps(dict(sorted(machine_ids.items())))]) if machine_ids else ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 
 LEAST_US = 200.0
 _CALIBRATED_US = 1.2 * LEAST_US
+BLOCKS = 5  # a sample's; one that a neighbour disturbed does not count
 _TRIES = 5
 _CLEAN = 0.001  # share of a block that its threads may have waited for a core
 
@@ -31,7 +33,9 @@ class WarmStopwatch:
             self._count = math.ceil(self._count * min(8.0, 1.25 * _CALIBRATED_US / max(took_us, 1.0)))
 
     def sample(self) -> float:
-        return self._take() / self._count
+        """The median of a few blocks, after an untimed one: what ran before has left the caches cold."""
+        self._take()
+        return statistics.median(self._take() for _ in range(BLOCKS)) / self._count
 
     def close(self) -> None:
         """Nothing is held."""

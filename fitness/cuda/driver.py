@@ -31,8 +31,9 @@ _LAUNCH = frozenset(
     {
         "INVALID_VALUE", "INVALID_IMAGE", "INVALID_PTX", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION",
         "INVALID_SOURCE", "JIT_COMPILER_NOT_FOUND", "SHARED_OBJECT_SYMBOL_NOT_FOUND",
-        "SHARED_OBJECT_INIT_FAILED", "NOT_SUPPORTED", "INVALID_RESOURCE_CONFIGURATION", "NOT_PERMITTED", "STREAM_CAPTURE_UNSUPPORTED",
-        "STREAM_CAPTURE_INVALIDATED", "STREAM_CAPTURE_UNJOINED", "STREAM_CAPTURE_IMPLICIT",
+        "SHARED_OBJECT_INIT_FAILED", "NOT_SUPPORTED", "INVALID_RESOURCE_CONFIGURATION", "NOT_PERMITTED",
+        "STREAM_CAPTURE_UNSUPPORTED", "STREAM_CAPTURE_INVALIDATED", "STREAM_CAPTURE_UNJOINED",
+        "STREAM_CAPTURE_IMPLICIT",
     }
 )  # fmt: skip
 _LOST = frozenset({"CONTEXT_IS_DESTROYED", "DEINITIALIZED", "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "UNKNOWN"})
@@ -77,14 +78,21 @@ class Stream:
 
     def __init__(self, limit_s: float = RUN_LIMIT_S) -> None:
         self.limit_s = limit_s
+        self._lost = False
         self.handle = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.address = int(self.handle)  # what a library takes as a raw stream
         self._done = call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
     def wait(self, limit_s: float = 0.0) -> None:
         """Returns when all queued work is done. Raises `Rejected`: CRASH, or TIMEOUT at the limit (both fatal)."""
-        limit_s = limit_s or self.limit_s
-        call(driver.cuEventRecord, self._done, self.handle)
+        try:
+            call(driver.cuEventRecord, self._done, self.handle)
+            self._poll(limit_s or self.limit_s)
+        except Rejected as error:
+            self._lost = self._lost or error.fatal
+            raise
+
+    def _poll(self, limit_s: float) -> None:
         deadline = time.perf_counter() + limit_s
         spins = 0
         while True:
@@ -100,9 +108,9 @@ class Stream:
                 time.sleep(5e-5)
 
     def usable(self) -> bool:
-        """False while work is running and after a fault: then freeing anything would hang or fail."""
+        """False after a fault or a hang: then freeing anything would fail, or wait for ever."""
         (result,) = driver.cuStreamQuery(self.handle)
-        return bool(result == SUCCESS)
+        return not self._lost and result in (SUCCESS, NOT_READY)
 
     def close(self) -> None:
         call(driver.cuEventDestroy, self._done)

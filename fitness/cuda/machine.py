@@ -160,6 +160,7 @@ class CudaMachine:
         self._clocks.close()
         if not self._stream.usable():
             return
+        self._stream.wait()
         self._arena.close()
         self._comparison.close()
         self._trusted.close()

@@ -46,8 +46,9 @@ class Module:
 class CudaProgram:
     """A module and its plan; `functions` by kernel name."""
 
-    def __init__(self, module: Module, plan: LaunchPlan, functions: dict[str, Any]) -> None:
+    def __init__(self, module: Module, plan: LaunchPlan, functions: dict[str, Any], stream: Stream) -> None:
         self._module = module
+        self._stream = stream
         self._plan = plan
         self.functions = functions
 
@@ -56,7 +57,8 @@ class CudaProgram:
         return self._plan
 
     def close(self) -> None:
-        self._module.close()
+        if self._stream.usable():
+            self._module.close()
 
 
 def load(build: Build, code: bytes, plan: LaunchPlan, facts: DeviceFacts, stream: Stream) -> CudaProgram:
@@ -77,7 +79,7 @@ def load(build: Build, code: bytes, plan: LaunchPlan, facts: DeviceFacts, stream
     except BaseException:
         module.close()
         raise
-    return CudaProgram(module, plan, functions)
+    return CudaProgram(module, plan, functions, stream)
 
 
 def parameter_sizes(function: Any) -> tuple[int, ...]:

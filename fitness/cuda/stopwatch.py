@@ -59,7 +59,8 @@ class Rotation:
         try:
             measured = self._bracket()
             self._lengths = lengths_for(max(estimate_us, measured / _SLOWER))
-            self._limit_s = stream.limit_s + 4e-6 * measured * (self._lengths.long + len(calls))
+            launches = self._lengths.long + 2 * self._lengths.short + len(calls)
+            self._limit_s = stream.limit_s + 4e-6 * measured * launches
             self._method = self._choose()
         except BaseException:
             self.close()
@@ -77,13 +78,15 @@ class Rotation:
         return self._slope() if self._method == "graph" else self._row()
 
     def close(self) -> None:
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
-        self._timer.close()
+        graphs, self._graphs = self._graphs, {}
+        if self._stream.usable():
+            for graph in graphs.values():
+                graph.close()
+            self._timer.close()
 
     def _bracket(self) -> float:
         """A rough time of one call between two events, after a lead-in."""
+        self._gate()
         self._call(0).enqueue()
         self._timer.mark(0)
         self._call(1).enqueue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from evo.records import Status
 from evo.target import Rejected
 
 DESCRIPTOR_BYTES = 128
+_ALIGN = 64
 
 _DTYPES = {
     "bf16": "BFLOAT16", "fp16": "FLOAT16", "fp32": "FLOAT32", "fp64": "FLOAT64", "u8": "UINT8", "i8": "UINT8",
@@ -35,25 +37,30 @@ def encode(entry: TensorMap, buffer: DeviceBuffer) -> Any:
     fault = objection(entry, buffer.nbytes, address)
     if fault:
         raise Rejected(Status.INVALID_GENOME, f"tensor map {entry.name!r}: {fault}")
-    result, descriptor = driver.cuTensorMapEncodeTiled(
-        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[entry.dtype]}"),
-        len(entry.shape),
-        address,
-        _words(driver.cuuint64_t, entry.shape),
-        _words(driver.cuuint64_t, [stride * size for stride in entry.strides[:-1]]),
-        _words(driver.cuuint32_t, entry.box),
-        _words(driver.cuuint32_t, entry.element_strides),
-        getattr(driver.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{entry.interleave.upper()}"),
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{entry.swizzle.upper()}"),
-        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{_promotion(entry.l2)}"),
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
-        if entry.oob == "nan"
-        else driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    room = (ctypes.c_char * (DESCRIPTOR_BYTES + _ALIGN))()
+    descriptor = (ctypes.c_char * DESCRIPTOR_BYTES).from_buffer(room, -ctypes.addressof(room) % _ALIGN)
+    oob = "NAN_REQUEST_ZERO_FMA" if entry.oob == "nan" else "NONE"
+    l2 = "NONE" if entry.l2 == "none" else f"L2_{entry.l2}"
+    result = driver.CUresult(
+        _encoder()(
+            descriptor,
+            _value("CUtensorMapDataType", "TENSOR_MAP_DATA_TYPE", _DTYPES[entry.dtype]),
+            len(entry.shape),
+            address,
+            _list(ctypes.c_uint64, entry.shape),
+            _list(ctypes.c_uint64, [stride * size for stride in entry.strides[:-1]]),
+            _list(ctypes.c_uint32, entry.box),
+            _list(ctypes.c_uint32, entry.element_strides),
+            _value("CUtensorMapInterleave", "TENSOR_MAP_INTERLEAVE", entry.interleave.upper()),
+            _value("CUtensorMapSwizzle", "TENSOR_MAP_SWIZZLE", entry.swizzle.upper()),
+            _value("CUtensorMapL2promotion", "TENSOR_MAP_L2_PROMOTION", l2),
+            _value("CUtensorMapFloatOOBfill", "TENSOR_MAP_FLOAT_OOB_FILL", oob),
+        )
     )
     if result != SUCCESS:
         error = failure(result, f"tensor map {entry.name!r}")
         raise Rejected(Status.INVALID_GENOME, error.message, detail=repr(entry), fatal=error.fatal)
-    return (ctypes.c_char * DESCRIPTOR_BYTES).from_buffer_copy(ctypes.string_at(descriptor.getPtr(), DESCRIPTOR_BYTES))
+    return descriptor
 
 
 def objection(entry: TensorMap, nbytes: int, address: int) -> str:
@@ -89,9 +96,20 @@ def objection(entry: TensorMap, nbytes: int, address: int) -> str:
     return ""
 
 
-def _words(kind: Any, values: Sequence[int]) -> list[Any]:
-    return [kind(value) for value in reversed(values)]
+@functools.cache
+def _encoder() -> Any:
+    """The driver's function itself: it writes to memory aligned to 64 bytes, which the binding's own object is not."""
+    function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    pointer, word = ctypes.c_void_p, ctypes.c_uint32
+    function.argtypes = (pointer, word, word, pointer, pointer, pointer, pointer, pointer, word, word, word, word)
+    function.restype = ctypes.c_int
+    return function
 
 
-def _promotion(l2: str) -> str:
-    return "NONE" if l2 == "none" else f"L2_{l2}"
+def _value(enumeration: str, prefix: str, name: str) -> int:
+    return int(getattr(getattr(driver, enumeration), f"CU_{prefix}_{name}"))
+
+
+def _list(kind: Any, values: Sequence[int]) -> Any:
+    """A C array, innermost first; of at least one element, since an empty one has no address."""
+    return (kind * max(1, len(values)))(*reversed(values))

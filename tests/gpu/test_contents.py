@@ -323,7 +323,7 @@ def test_large_comparisons_run_near_memory_speed(machine: CudaMachine, shape: tu
     begin = time.perf_counter()
     machine.compare(one, two)
     rate = (one.nbytes + 2 * two.nbytes) / (time.perf_counter() - begin)
-    assert rate > 0.25 * machine.facts.peak_bytes_per_s, f"{rate / 1e12:.2f} TB/s for {shape}"
+    assert rate > 0.15 * machine.facts.peak_bytes_per_s, f"{rate / 1e12:.2f} TB/s for {shape}"
 
 
 def test_every_float_is_covered() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -301,7 +302,11 @@ def test_code_for_nothing_is_refused(machine: CudaMachine) -> None:
 def test_faults_are_named_and_end_their_process_only(machine: CudaMachine, fault: str, status: str) -> None:
     assert fault in FAULTS
     script = Path(__file__).with_name("faulty.py")
-    done = subprocess.run([sys.executable, str(script), fault], capture_output=True, text=True, timeout=90, check=False)
+    paths = [str(script.parents[2]), os.environ.get("PYTHONPATH", "")]  # the script's own folder replaces ours
+    done = subprocess.run(
+        [sys.executable, str(script), fault], capture_output=True, text=True, timeout=90, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     verdict = json.loads(done.stdout.strip().splitlines()[-1])
     assert (verdict["status"], verdict.get("fatal")) == (status, True), verdict

@@ -6,7 +6,7 @@ arch     = ["sm_90a", "sm_100a"]
 static   = ["N"]
 
 [genes]
-CLUSTER  = [8, 4, 2, 16, 1]                # CTAs that share a row
+CLUSTER  = [8, 4, 2, 16]                   # CTAs that share a row
 THREADS  = [512, 256, 128, 1024]
 CTAS     = [1, 2, 3, 4, 8]                 # per SM: what registers are allotted for, and a persistent grid's size
 SCHEDULE = ["persistent", "oneshot"]
