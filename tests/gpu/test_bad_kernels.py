@@ -18,13 +18,13 @@ GOOD = """/* evo
 operator = "rmsnorm"
 species  = "test"
 [[launch]]
-kernel = "norm"
+kernel = "row_norm"
 grid   = ["M"]
 block  = ["128"]
 args   = ["x", "weight", "y", "i64:N", "eps"]
 */
 #include "evo.h"
-extern "C" __global__ void norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, float eps) {
+extern "C" __global__ void row_norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, float eps) {
     __shared__ float sums[128];
     const long long row = blockIdx.x;
     float sum = 0;
@@ -61,7 +61,7 @@ def test_good_kernel_passes(bench: Rig) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "status", "says"),
     [
-        ("missing kernel", 'kernel = "norm"', 'kernel = "none"', Status.INVALID_GENOME, "none"),
+        ("missing kernel", 'kernel = "row_norm"', 'kernel = "none"', Status.INVALID_GENOME, "none"),
         ("wrong argument count", ', "eps"]', "]", Status.INVALID_GENOME, "4 arguments"),
         ("grid overflow", '["M"]', '["M * 65536 * 65536"]', Status.INVALID_GENOME, "grid"),
         ("300 KB of shared memory", "args ", "shared = 307200\nargs ", Status.RESOURCE_LIMIT, "shared"),

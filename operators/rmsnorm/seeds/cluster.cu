@@ -10,6 +10,8 @@ CLUSTER  = [8, 4, 2, 16]                   # CTAs that share a row
 THREADS  = [512, 256, 128, 1024]
 CTAS     = [1, 2, 3, 4, 8]                 # per SM: what registers are allotted for, and a persistent grid's size
 SCHEDULE = ["persistent", "oneshot"]
+FILL     = [88, 75, 94, 100]               # percent of the SMs: clusters stay within a GPC, so some SMs find no place in
+                                           # one, and a persistent cluster that has to wait costs a second wave
 AHEAD    = [1, 0]                          # 1: the next row's loads fly while this row is reduced and written
 EXCHANGE = ["push", "pull"]                # every warp stores to every peer and an mbarrier counts; or: barrier, then read
 WEIGHT   = ["shared", "held", "late"]      # kept in shared memory, kept in registers, or loaded for every row
@@ -32,7 +34,7 @@ ACCESSES = "ceildiv(N, VECTOR * THREADS * CLUSTER)"
 ROW      = "4 * ACCESSES * where(FORM == 'packed', 1, VECTOR // 4)"
 BUDGET   = "44 + ROW + 4 * ACCESSES * AHEAD + where(WEIGHT == 'held', VECTOR * ACCESSES, 8)"
 SLICE    = "where(WEIGHT == 'shared', ACCESSES * THREADS * VECTOR * 4, 0)"
-CLUSTERS = "max(1, SMS * CTAS // CLUSTER)"
+CLUSTERS = "max(1, SMS * CTAS * FILL // (100 * CLUSTER))"
 
 [constraints]
 all = [
@@ -45,6 +47,7 @@ all = [
     "SLICE + 6144 <= SMEM_BLOCK",          # 6 KB: slots and what the driver reserves
     "(SLICE + 6144) * CTAS <= SMEM_SM",
     "AHEAD == 0 or SCHEDULE == 'persistent'",
+    "FILL == 88 or SCHEDULE == 'persistent'",
 ]
 
 [[launch]]
