@@ -11,7 +11,8 @@ run: $(VENV)/.core  ## set up, then evolve RMSNorm on this machine's GPU, or on 
 	$(BIN)/evo run --operator rmsnorm $(ARGS)
 
 test: $(VENV)/.dev  ## set up, then run all tests (those marked gpu need a device and are skipped without one)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not alone" $(ARGS)
+	$(BIN)/python -m pytest -m alone $(ARGS)
 
 check: lint types imports wheel  ## what CI does beside the tests
 

@@ -66,7 +66,7 @@ def test_good_kernel_passes(bench: Rig) -> None:
         ("grid overflow", '["M"]', '["M * 65536 * 65536"]', Status.INVALID_GENOME, "grid"),
         ("300 KB of shared memory", "args ", "shared = 307200\nargs ", Status.RESOURCE_LIMIT, "shared"),
         ("writable global", 'extern "C"', '__device__ int calls;\nextern "C"', Status.FORBIDDEN, "calls"),
-        ("endless loop", END, FIRST + "for (volatile int spin = 1; spin;) {}", Status.TIMEOUT, ""),
+        ("endless loop", END, FIRST + 'for (;;) asm volatile("nanosleep.u32 100;");', Status.TIMEOUT, ""),
         ("illegal address", END, FIRST + "*(volatile float*)1024 = 1;", Status.CRASH, "ADDRESS"),
         ("trap", END, FIRST + '{ asm volatile("trap;"); }', Status.CRASH, ""),
         ("wrong element", END, FIRST + "y[row * n + 7] = evo_cast<DTYPE_y>(9.f);", Status.WRONG_RESULT, "9"),
