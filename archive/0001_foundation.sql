@@ -144,6 +144,7 @@ CREATE TABLE case_result (
     stopped TEXT,
     clocks_json TEXT,
     light_us REAL,
+    method VARCHAR,
     PRIMARY KEY (evaluation, position)
 ) WITHOUT ROWID;
 CREATE INDEX case_result_by_ratio ON case_result (board, case_name, ratio) WHERE ratio IS NOT NULL;

@@ -148,7 +148,7 @@ def build_record(row: Stored) -> Build:
 _DEVIATION = ("error_rms", "error_max", "error_row", "worst_index", "worst_got", "worst_expected")
 _TIMING = (
     "protocol", "opponent", "time_us", "opponent_us", "ratio", "low", "high", "level", "pairs", "stopped",
-    "clocks_json", "light_us",
+    "clocks_json", "light_us", "method",
 )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def case_row(result: CaseResult, *, evaluation: str, position: int, board: str) 
         t = result.timing
         timing = (
             t.protocol, t.opponent, t.time_us, t.opponent_us, t.ratio, t.low, t.high, t.level, t.pairs, t.stopped,
-            pack_json(dict(t.clocks)), t.light_us,
+            pack_json(dict(t.clocks)), t.light_us, t.method,
         )  # fmt: skip
         row.update(zip(_TIMING, timing, strict=True))
     return row  # SQLite itself turns NaN into NULL
@@ -195,7 +195,7 @@ def _timing(row: Stored, samples: bytes) -> Timing | None:
         protocol=row["protocol"], opponent=row["opponent"], time_us=real(row["time_us"]),
         opponent_us=real(row["opponent_us"]), ratio=real(row["ratio"]), low=real(row["low"]), high=real(row["high"]),
         level=real(row["level"]), pairs=row["pairs"], stopped=row["stopped"], samples=unpack_samples(samples),
-        clocks=json.loads(row["clocks_json"]), light_us=real(row["light_us"]),
+        clocks=json.loads(row["clocks_json"]), light_us=real(row["light_us"]), method=row["method"],
     )  # fmt: skip
 
 

@@ -191,6 +191,7 @@ class CaseResultRow(Base, table=True):
     stopped: str | None
     clocks_json: str | None
     light_us: float | None
+    method: str | None
 
 
 class SampleRow(Base, table=True):

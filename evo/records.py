@@ -181,6 +181,7 @@ class Timing:
     samples: tuple[tuple[float, float], ...] = ()
     clocks: Mapping[str, float] = field(default_factory=dict)  # sm_mhz, memory_mhz, temperature_c, ... before and after
     light_us: float = 0.0  # roofline at the device's measured copy rate; 0 unknown
+    method: str = ""  # how the two sides were measured, "graph/stream": stream includes a library's host time
 
 
 @dataclass(frozen=True, slots=True)

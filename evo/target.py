@@ -73,6 +73,11 @@ class Stopwatch(Protocol):
     @property
     def protocol(self) -> str: ...
 
+    @property
+    def method(self) -> str:
+        """How this sequence is measured: "graph", "events", "stream" or "block"."""
+        ...
+
     def sample(self) -> float:
         """Runs the sequence; microseconds per call. Raises `Rejected`."""
         ...

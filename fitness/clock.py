@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +75,7 @@ def race(gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules) -
             watch.close()
     clocks |= {f"{key}_after": value for key, value in machine.clocks().items()}
     timing = summarise(samples, stopped, watches[0].protocol, name, light_us, clocks)
+    timing = replace(timing, method="/".join(watch.method for watch in watches))
     _believe(timing, gate.machine, gate.operator, gate.case)
     return timing
 

@@ -196,7 +196,8 @@ class Search:
     def _enqueue_given(self, seeds: Sequence[Genome], elites: Iterable[Candidate]) -> None:
         for genome in seeds:
             genome.contract(self.problem.operator)
-            self._enqueue(Draft(genome.canonical, genome.suffix, genome.defaults()), Author("seed"), None)
+            if self.problem.legal(genome, genome.defaults()):  # other genes of it may cover what its defaults do not
+                self._enqueue(Draft(genome.canonical, genome.suffix, genome.defaults()), Author("seed"), None)
             member = Member(self.problem.candidate(genome, {}), genome)
             for population in self.islands.populations:
                 population.add(member)

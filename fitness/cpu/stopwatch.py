@@ -23,6 +23,7 @@ class WarmStopwatch:
     """
 
     protocol = "warm"
+    method = "block"
 
     def __init__(self, block: Callable[[int, int], tuple[int, int]], slots: int, estimate_us: float) -> None:
         self._block, self._slots, self._next = block, slots, 0
