@@ -81,12 +81,12 @@ class Evaluator:
         return ready
 
     async def finals(self, members: Mapping[str, Candidate]) -> list[Evaluation]:
-        """Each candidate again on the cases that name it: fresh process, fresh contents, a fixed number of pairs."""
+        """Each candidate again on the cases that name it, in a fresh process, with fresh contents and fixed pairs."""
         self.cancel()
+        self.executor.renew()
         evaluations: list[Evaluation] = []
         for candidate in {c.id: c for c in members.values()}.values():
             mine = frozenset(case for case, other in members.items() if other.id == candidate.id)
-            self.executor.renew()
             evaluations.append(await self.judge(candidate, Purpose.FINAL, mine))
         return evaluations
 
