@@ -24,7 +24,7 @@ def print_table(*parts: RenderableType) -> None:
 
     console = Console()
     for part in parts:
-        console.print(part)
+        console.print(part, crop=False)
 
 
 def progress_console() -> Console:

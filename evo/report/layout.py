@@ -29,6 +29,11 @@ def text(content: str, style: str = "") -> Text:
     return Text(content, style=style)
 
 
+def command_line(command: str) -> Text:
+    """A command to copy: never broken, however long."""
+    return Text(f"  {command}", no_wrap=True, overflow="ignore")
+
+
 def verdict(low: float, high: float) -> str:
     """The style of a speed-up: a win or a loss only where the whole interval says so."""
     if low > 1.0:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from evo.engine.result import CaseSummary, Result
 from evo.report import notation
-from evo.report.layout import LIGHT, table, text, verdict
+from evo.report.layout import LIGHT, command_line, table, text, verdict
 
 DEFAULT_ARCHIVE = "evo.db"
 NOT_FINAL = "~"
@@ -104,7 +104,7 @@ def _next(result: Result) -> Group:
         ]
     else:
         commands.append(f"evo archive show {notation.short(result.run)}{archive}")
-    return Group(text("next:", "dim"), *(text(f"  {command}") for command in commands))
+    return Group(text("next:", "dim"), *(command_line(command) for command in commands))
 
 
 def _genome_file(winner: str, candidate: str) -> str:
