@@ -38,7 +38,7 @@ _LINEAGE = text(
     "    (SELECT parent FROM proposal_parent WHERE proposal = n.origin ORDER BY position)) AS parents"
     " FROM nearest n JOIN candidate c ON c.id = n.candidate JOIN proposal p ON p.id = n.origin"
     " LEFT JOIN evaluation e ON e.id ="
-    "  (SELECT id FROM evaluation WHERE candidate = n.candidate ORDER BY filed_s DESC, id DESC LIMIT 1)"
+    "  (SELECT id FROM evaluation WHERE candidate = n.candidate ORDER BY covered DESC, filed_s DESC, id DESC LIMIT 1)"
     " ORDER BY n.depth, n.candidate"
 )
 

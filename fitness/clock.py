@@ -7,7 +7,7 @@ after it their digests must equal those of the outputs that were fully checked f
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,8 +59,13 @@ class Rules:
         return "budget" if pairs >= self.pairs_max else ""
 
 
-def race(gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules) -> Timing:
-    """Times both sides on the gate's slots. Raises `Rejected` on a changed output or an incredible time."""
+def race(
+    gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules, alive: Callable[[], None] = lambda: None
+) -> Timing:
+    """Times both sides on the gate's slots. Raises `Rejected` on a changed output or an incredible time.
+
+    `alive` is called between samples.
+    """
     machine, light_us = gate.machine, light(gate.machine, gate.operator, gate.case)
     clocks = {f"{key}_before": value for key, value in machine.clocks().items()}
     watches = [machine.stopwatch(side.calls, light_us) for side in (candidate, opponent)]
@@ -68,7 +73,7 @@ def race(gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules) -
     stopped = ""
     try:
         while not stopped:
-            samples += _quad(gate, (candidate, opponent), watches)
+            samples += _quad(gate, (candidate, opponent), watches, alive)
             stopped = rules.verdict(len(samples), ratio_interval(samples), RESOLVED[watches[0].protocol])
     finally:
         for watch in watches:
@@ -80,11 +85,14 @@ def race(gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules) -
     return timing
 
 
-def _quad(gate: Gate, sides: tuple[Side, Side], watches: Sequence[Stopwatch]) -> list[tuple[float, float]]:
+def _quad(
+    gate: Gate, sides: tuple[Side, Side], watches: Sequence[Stopwatch], alive: Callable[[], None]
+) -> list[tuple[float, float]]:
     """Two pairs from one ABBA or BAAB sequence."""
     order = (0, 1, 1, 0) if gate.rng.random() < 0.5 else (1, 0, 0, 1)
     times: tuple[list[float], list[float]] = ([], [])
     for which in order:
+        alive()
         times[which].append(_sample(gate, sides[which], watches[which]))
     return list(zip(*times, strict=True))
 

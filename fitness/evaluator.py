@@ -108,7 +108,7 @@ class Evaluator:
 
     def _begin(self, proposal: Proposal, purpose: Purpose, rivals: Mapping[str, float], timed: frozenset[str]) -> None:
         candidate = proposal.candidate
-        cases = self.cases if purpose is Purpose.SEARCH else [c for c in self.cases if c.name in timed]
+        cases = [case for case in self.cases if case.group == "check" or case.name in timed]
         try:
             genome = Genome.parse(candidate.source, candidate.suffix)
         except GenomeError as error:

@@ -115,7 +115,7 @@ def plan_job(job: Job, operator: Operator, facts: DeviceFacts, arch: str) -> lis
             )
     except GenomeError as error:
         raise InvalidGenome(str(error)) from error
-    if not job.timed & job.requests.keys():
+    if not (job.timed or {case.name for case in job.cases}) & job.requests.keys():
         reasons = {r.diagnosis.message for r in job.results.values() if r.diagnosis}
         raise InvalidGenome("covers none of the cases: " + "; ".join(sorted(reasons)[:3]))
     tasks = []

@@ -90,7 +90,11 @@ class Session:
         side, worst = self._side(gate, player)
         watch = self.machine.stopwatch(side.calls, light(self.machine, self.operator, case))
         try:
-            return statistics.median(watch.sample() for _ in range(CALIBRATION_SAMPLES)), worst.rms
+            samples = []
+            for _ in range(CALIBRATION_SAMPLES):
+                self.beat(f"baseline {name} {case.name}")
+                samples.append(watch.sample())
+            return statistics.median(samples), worst.rms
         finally:
             watch.close()
 
@@ -141,7 +145,7 @@ class Session:
         except Rejected as error:  # not the candidate's fault
             message = f"the yardstick {yardstick!r} fails here: {error.message}"
             raise Rejected(Status.EVALUATOR_ERROR, message, detail=error.detail, fatal=error.fatal) from error
-        timing = race(gate, candidate, opponent, yardstick, rules)
+        timing = race(gate, candidate, opponent, yardstick, rules, lambda: self.beat(f"time {case.name}"))
         return CaseResult(case.name, Status.OK, deviation, timing, machine_id=identity)
 
     # --- shared

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from evo.archive import Archive, queries
+from evo.archive import Archive, RunRecord, queries
 from evo.archive.views import LineageNode, Shown, TopRow
+
+
+def archive_runs(archive: str, limit: int = 20) -> list[RunRecord]:
+    """The newest runs."""
+    with Archive.open(archive, create=False, readonly=True) as store:
+        return store.runs(limit)
 
 
 def archive_top(

@@ -58,6 +58,11 @@ def run(settings: Settings, observe: Observe) -> Result:
         Archive.open(settings.archive) as archive,
         stand(plugins, settings.operator, settings.target, settings.cases) as here,
     ):
+        if not here.timed:
+            raise UsageError(
+                f"--cases {' '.join(settings.cases)} names only small check cases, of which none is timed",
+                fix="name a case that is: `evo run` without --cases lists them in its table",
+            )
         seed = settings.seed if settings.seed is not None else random.SystemRandom().getrandbits(48)
         record = RunRecord(
             id=ids.new_id(), operator=here.operator.name, target=here.target.name, device=here.facts.id,
@@ -118,6 +123,9 @@ def _turn(archive: Archive, here: Stand, record: RunRecord, search: Search, mete
             here.executor, here.operator, here.target, here.cases, calibration.yardsticks, run=record.id
         )
         finals = asyncio.run(_evolve(search, evaluator, archive, meter, observe))
+    except KeyboardInterrupt:
+        archive.finish_run(record.id, "stopped")
+        raise KeyboardInterrupt(f"`evo resume {record.id}` goes on with it") from None
     except BaseException:
         archive.finish_run(record.id, "failed")  # `evo resume` may still go on with it
         raise

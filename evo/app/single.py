@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evo import ids
-from evo.app.stand import Stand, find_target, select_cases, stand
+from evo.app.stand import Stand, choose_target, find_target, select_cases, stand
 from evo.errors import UnknownNameError, UsageError
 from evo.fitness.cache import BuildCache
 from evo.fitness.calibration import make_candidate
@@ -37,7 +37,7 @@ def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
     if build_only:
         name = target if target != "auto" else ("cpu" if genome.suffix == ".cpp" else "sm_90")
         return _build_only(genome, plugins.operator(genome.operator), find_target(plugins, name), genes, cases)
-    with stand(plugins, genome.operator, _target_for(genome, target), cases) as here:
+    with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases) as here:
         here.calibrate(_silent, opponents={}, against="nobody")
         evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, {})
         return asyncio.run(_judge(evaluator, here, genome, genes))
@@ -47,7 +47,7 @@ def bench(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
     """Checks a genome file and times it against the best baseline, or against `against`: a baseline or another file."""
     plugins = Plugins.load()
     genome = read_genome(file)
-    with stand(plugins, genome.operator, _target_for(genome, target), cases) as here:
+    with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases) as here:
         opponents = None
         if against and Path(against).is_file():
             opponents = {against: read_genome(Path(against))}
@@ -116,9 +116,18 @@ def _build_only(
     return job.evaluation(bad.status if bad else Status.OK, bad.diagnosis if bad else None, device="", yardsticks={})
 
 
-def _target_for(genome: Genome, target: str) -> str:
-    """`auto` for a lone file follows the file: C++ runs on the CPU."""
-    return "cpu" if target == "auto" and genome.suffix == ".cpp" else target
+def _target_for(plugins: Plugins, genome: Genome, target: str) -> str:
+    """`auto` for a lone file follows the file: C++ runs on the CPU, CUDA on the first GPU."""
+    if target == "auto" and genome.suffix == ".cpp":
+        return "cpu"
+    place, _, note = choose_target(plugins, target)
+    if genome.suffix not in place.suffixes:
+        raise UsageError(
+            f"target {place.name!r} takes {' and '.join(place.suffixes)} files, this one is {genome.suffix}"
+            + (f"; {note}" if note else ""),
+            fix="name a target that fits: --target sm_90 (with --build-only where there is no GPU), or cpu for .cpp",
+        )
+    return place.name
 
 
 def _known_baseline(here: Stand, name: str) -> None:

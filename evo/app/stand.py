@@ -34,7 +34,9 @@ class Stand:
         return tuple(case.name for case in self.cases if case.group != "check")
 
     def seeds(self) -> list[Genome]:
-        return [Genome.read(path) for path in self.operator.seeds(self.target.name)]
+        """The operator's genomes for this target, without those written for other architectures."""
+        genomes = [Genome.read(path) for path in self.operator.seeds(self.target.name)]
+        return [genome for genome in genomes if not genome.arch or self.target.arch in genome.arch]
 
     def calibrate(
         self, say: Callable[[str], None], opponents: Mapping[str, Genome] | None = None, against: str = ""
@@ -112,10 +114,13 @@ def select_cases(operator: Operator, target: str, patterns: Sequence[str]) -> tu
     named = [case for case in every if case.group != "check"]
     chosen = [case for case in named if case.group == "tune"]
     if patterns:
-        chosen = [case for case in named if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
         for pattern in patterns:
-            if not fnmatch.filter([case.name for case in named], pattern):
-                raise UnknownNameError("case", pattern, [case.name for case in named])
+            if not any(fnmatch.fnmatchcase(case.name, pattern) for case in every):
+                raise UnknownNameError("case", pattern, [case.name for case in every])
+        wanted = [case for case in every if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
+        chosen = [case for case in wanted if case.group != "check"]
+        if not chosen:  # only small checks were named: nothing is timed
+            return tuple(wanted)
     kinds = [dict(case.dtypes) for case in chosen]
     checks = [case for case in every if case.group == "check" and dict(case.dtypes) in kinds]
     return (*checks, *chosen)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 LEAST_US = 200.0
 _CALIBRATED_US = 1.2 * LEAST_US
+LONG_US = 5000.0  # a block so long averages over what disturbs it
 BLOCKS = 5  # a sample's; one that a neighbour disturbed does not count
 _TRIES = 5
 _CLEAN = 0.001  # share of a block that its threads may have waited for a core
@@ -35,8 +36,9 @@ class WarmStopwatch:
 
     def sample(self) -> float:
         """The median of a few blocks, after an untimed one: what ran before has left the caches cold."""
-        self._take()
-        return statistics.median(self._take() for _ in range(BLOCKS)) / self._count
+        first = self._take()
+        blocks = BLOCKS if first < LONG_US else 1
+        return statistics.median(self._take() for _ in range(blocks)) / self._count
 
     def close(self) -> None:
         """Nothing is held."""

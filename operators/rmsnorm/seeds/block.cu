@@ -2,7 +2,6 @@
 operator = "rmsnorm"
 species  = "block-per-row"
 summary  = "a CTA per row: direct 16-byte loads, the row kept in registers, warp shuffles then one shared-memory exchange"
-arch     = ["sm_90a", "sm_100a"]
 static   = ["N"]
 
 [genes]

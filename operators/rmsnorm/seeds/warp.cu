@@ -2,7 +2,6 @@
 operator = "rmsnorm"
 species  = "warp-per-row"
 summary  = "8, 16 or 32 lanes a row, several rows in flight in registers, shuffles only: no shared memory, no CTA barrier"
-arch     = ["sm_90a", "sm_100a"]
 static   = ["N"]
 
 [genes]
