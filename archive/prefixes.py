@@ -37,7 +37,8 @@ def find_one(connection: Connection, prefix: str, *, kinds: Sequence[Kind] = KIN
         return (exact or found)[0]
     if not found:
         newest = [match.id for kind in kinds for match in _newest(connection, kind)]
-        raise UnknownNameError(f"{what} id", prefix, newest, fix="`evo archive top` lists candidates")
+        listing = "`evo archive runs` lists them" if kinds == ("run",) else "`evo archive top` lists candidates"
+        raise UnknownNameError(f"{what} id", prefix, newest, fix=listing)
     listed = "\n  ".join(f"{match.kind:<10}  {match.id}" for match in found[:_LISTED])
     more = "\n  ... and more" if len(found) > _LISTED else ""
     raise UsageError(f"{prefix!r} could be several things", fix=f"give more characters of one of\n  {listed}{more}")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +18,11 @@ import pytest
 from typer.testing import CliRunner
 
 import evo
+from evo.archive.views import RunRecord
 from evo.cli.root import app
 from evo.engine.result import Best, CaseSummary, Progress, Result
 from evo.errors import ArchiveError, RunError, UnknownNameError
-from evo.records import CaseResult, Deviation, Evaluation, Purpose, Status
+from evo.records import CaseResult, Deviation, Diagnosis, Evaluation, Purpose, Stage, Status
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
 
 RUN = "0192f3a4-5b6c-7000-8000-000000000000"
@@ -43,6 +45,10 @@ GOOD = Evaluation(
     Status.OK,
     cases=(CaseResult("n8", Status.OK, Deviation(1e-3, float("inf"))),),
 )
+RECORD = RunRecord(
+    RUN, "rmsnorm", "cpu", "cpu:0", "evo run --operator rmsnorm --target cpu --budget minutes=1,evaluations=500", 7,
+    "minutes=1", ("n8",), "numpy", "e", 1e9,
+)  # fmt: skip
 
 
 class Fake(ModuleType):
@@ -137,6 +143,15 @@ def test_run_draws_a_picture(fake: Fake, tmp_path: Path) -> None:
     assert len(fake.calls) == 1  # refused before the run, not after it
 
 
+@pytest.mark.parametrize("name", ["run.png", "run", "svg"])
+def test_a_picture_of_another_kind_is_refused_before_the_run(fake: Fake, name: str) -> None:
+    fake.answer("run", evolve)
+    done = evo_run("run", "-o", "rmsnorm", "--picture", name)
+    assert done.exit_code == 2
+    assert f"'{name}' does not end in .svg" in done.stderr
+    assert fake.calls == []
+
+
 def test_a_run_that_finds_nothing_fails(fake: Fake) -> None:
     empty = Result(
         RUN, "rmsnorm", "cpu", "cpu:0", "numpy", (CaseSummary("n8", 1.0),), {"crash": 5}, 5, 0, 9.0, "", "evo.db"
@@ -203,6 +218,36 @@ def test_archive_questions_are_passed_on(fake: Fake) -> None:
     assert evo_run("archive", "top", "--json").stdout.strip() == "[]"
     assert evo_run("archive", "top", "-n", "0").exit_code == 2
     assert fake.calls == [("evo.db", "rmsnorm", None, "n8", 3), ("evo.db", None, None, None, 20)]
+
+
+def test_runs_are_listed(fake: Fake) -> None:
+    fake.answer("archive_runs", [RECORD])
+    shown = evo_run("archive", "runs", "--archive", "x.db", "-n", "3").stdout
+    assert RUN[:18] in shown
+    assert f"  {RECORD.command}\n" in shown
+    assert json.loads(evo_run("archive", "runs", "--json").stdout)[0]["id"] == RUN
+    assert evo_run("archive", "runs", "--limit", "0").exit_code == 2
+    assert fake.calls == [("x.db", 3), ("evo.db", 20)]
+    assert "evo archive runs" in " ".join(evo_run("resume", "--help").stdout.replace("│", " ").split())
+
+
+def test_a_long_compiler_line_is_not_broken_on_standard_output(fake: Fake) -> None:
+    line = f"k.cpp:1:1: error: {'no such name ' * 20}"
+    diagnosis = Diagnosis(Stage.BUILD, line, detail=f"{line}\n  1 | int\n    | ^~~\n")
+    failed = replace(GOOD, status=Status.BUILD_ERROR, diagnosis=diagnosis, cases=())
+    fake.answer("check", lambda file: failed)
+    done = evo_run("check", "k.cpp")
+    assert (done.exit_code, done.stdout.split("\n", 1)[1]) == (1, f"build: {line}\n  1 | int\n    | ^~~\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [((), "interrupted\n"), (("evo resume 01a2 goes on with it",), "interrupted: evo resume 01a2 goes on with it\n")],
+)
+def test_an_interrupt_says_how_to_go_on(fake: Fake, text: tuple[str, ...], shown: str) -> None:
+    fake.answer("run", KeyboardInterrupt(*text))
+    done = evo_run("run", "-o", "rmsnorm", "-q")
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", shown)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +360,7 @@ def test_an_interrupt_shows_no_traceback() -> None:
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
+    assert (process.returncode, errors) == (130, "interrupted\n")
 
 
 def test_output_into_a_closed_pipe_shows_no_traceback() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from evo.report.evaluation import evaluation_report
 from evo.report.live import Lines, Terminal, Watch, progress_line, progress_view, watch
 from evo.report.picture import draw
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
+from evo.report.runs import run_list
 from evo.report.summary import summary
 from evo.report.tables import baseline_table, operator_table, target_table
 
@@ -46,8 +48,12 @@ FIRST, SECOND = "a1" * 32, "b2" * 32
 
 def rendered(part: Any, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(part)
+    console.print(part, crop=False)
     return console.export_text()
+
+
+def squeezed(part: Any, width: int = 80) -> list[str]:
+    return [" ".join(line.split()) for line in rendered(part, width).splitlines()]
 
 
 def progress(**changes: Any) -> Progress:
@@ -147,9 +153,15 @@ def test_the_summary_names_another_archive_in_its_commands() -> None:
 
 
 def test_the_summary_of_a_run_that_found_nothing_says_so() -> None:
-    page = rendered(summary(result(cases=(CaseSummary("m8-n256", 12.0),), winner="")))
+    nothing = result(cases=(CaseSummary("m8-n256", 12.0),), winner="")
+    page = rendered(summary(nothing))
     assert "no case has a speed-up   over 0 of 1 cases" in page
     assert "no candidate was right: no winner" in page
+    assert "no right candidate" in page
+    assert "not covered" not in page
+    unrejected = rendered(summary(replace(nothing, rejected={})))
+    assert "not covered" in unrejected
+    assert "no right candidate" not in unrejected
     assert "nothing was evaluated within the budget" in rendered(summary(result(evaluated=0, winner="")))
     assert "evo archive show 0192f3a4-5b6c" in page
 
@@ -173,6 +185,13 @@ def test_paths_in_the_working_folder_are_short_and_the_leaders_file_is_found(
     assert "--archive" not in page
 
 
+def test_paths_are_not_broken(tmp_path: Path) -> None:
+    winner, archive = (str(tmp_path / f"{'folder with a long name ' * 5}{end}") for end in ("winners", "evo.db"))
+    lines = rendered(summary(result(winner=winner, archive=archive))).splitlines()
+    assert f"winner: {winner}" in lines
+    assert f"archive: {archive}" in lines
+
+
 def test_many_winners_get_letters_that_differ() -> None:
     cases = tuple(CaseSummary(f"n{i}", 2.0, 1.0, 2.0, 1.9, 2.1, 0.5, f"{i:064x}", "s", {}, 9, True) for i in range(30))
     page = rendered(summary(result(cases=cases)))
@@ -185,8 +204,24 @@ def test_many_winners_get_letters_that_differ() -> None:
 def test_a_line_holds_all_of_a_snapshot() -> None:
     assert progress_line(progress()) == (
         "[12 s] search: 123 evaluated, 4 duplicates, 3 in flight; rejected: wrong_result 11, build_error 2; "
-        "min 1.034x   geomean 1.034x   max 1.034x; 0:36 left"
+        "min 1.034x   geomean 1.034x   max 1.034x; 0:36 of the search left"
     )
+
+
+@pytest.mark.parametrize(
+    ("left", "phase", "written"),
+    [
+        ("0:48", "seeds", "0:48 of the search left"),
+        ("120 evaluations", "search", "120 evaluations left"),
+        ("1:30 on the device", "search", "1:30 on the device left"),
+        ("no limit", "search", "no limit"),
+        ("0:00", "finals", "the best are measured again"),
+    ],
+)
+def test_what_is_left_is_the_searchs(left: str, phase: str, written: str) -> None:
+    snapshot = progress(left=left, phase=phase)
+    assert progress_line(snapshot).split("; ")[-1] == written
+    assert rendered(progress_view(snapshot, rows=3)).splitlines()[0].rstrip().endswith(f"  {written}")
 
 
 def test_off_a_terminal_a_line_comes_every_five_seconds_and_at_every_change() -> None:
@@ -276,10 +311,12 @@ def test_an_evaluation_shows_builds_deviations_and_times() -> None:
     page = rendered(evaluation_report(evaluation()))
     lines = [" ".join(line.split()) for line in page.splitlines()]
     assert "ok candidate a1a1a1a1a1 on cuda:0 (build 0.12 s)" in lines
-    assert lines.count("rmsnorm_forward 40 16 B 0 B 48 KiB c3c3c3c3c3") == 1
+    assert "kernel registers spills shared code" in lines  # no kernel has a stack
+    assert lines.count("rmsnorm_forward 40 16 B 48 KiB c3c3c3c3c3") == 1
     assert "m8-n256 ok 1.25e-03 2.50e-03" in lines
-    assert "m8-n300 uncovered - -" in lines
-    assert "plan, m8-n300: N % 256 == 0 does not hold" in lines
+    assert lines[-2:] == ["not covered: 1 case", "N % 256 == 0 does not hold: m8-n300"]
+    assert "uncovered" not in page
+    assert lines.index("against torch") + 1 == lines.index("case opponent time speed-up light pairs")
     assert "m8-n256 39.42 us 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
     assert "min 1.034x geomean 1.034x max 1.034x over 1 of 2 cases" in lines
 
@@ -292,6 +329,98 @@ def test_cases_timed_against_different_opponents_name_theirs() -> None:
     lines = [" ".join(line.split()) for line in page.splitlines()]
     assert "m8-n256 39.42 us torch 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
     assert "m8-n512 39.42 us numpy 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
+
+
+def test_an_opponents_file_is_named_without_its_folder() -> None:
+    timed = evaluation().cases[0]
+    assert timed.timing is not None
+    path = "/home/somebody/a folder/with/a/path/of/many/parts/that/would/be/folded/plain-reference.cpp"
+    page = rendered(evaluation_report(evaluation(cases=(replace(timed, timing=replace(timed.timing, opponent=path)),))))
+    assert "\nagainst plain-reference.cpp\n" in page
+    assert "somebody" not in page
+
+
+def test_uncovered_cases_are_grouped_by_reason_at_the_end() -> None:
+    budget = "constraint 'BUDGET <= 216' does not hold: BUDGET = {}"
+    why = {
+        "n8": "kernel f needs the optional tensor 'weight'",
+        "n1": budget.format(304),
+        "n2": budget.format(560),
+    }
+    uncovered = tuple(
+        CaseResult(name, Status.UNCOVERED, diagnosis=Diagnosis(Stage.PLAN, message, name))
+        for name, message in why.items()
+    )
+    lines = squeezed(evaluation_report(evaluation(cases=(*uncovered, evaluation().cases[0]))))
+    assert lines[-3:] == [
+        "not covered: 3 cases",
+        "kernel f needs the optional tensor 'weight': n8",
+        "constraint 'BUDGET <= 216' does not hold: n1, n2",
+    ]
+    assert lines.count("m8-n256 ok 1.25e-03 2.50e-03") == 1
+    assert not any(line.startswith("plan") for line in lines)
+
+
+def test_without_a_device_cases_are_built_and_no_more() -> None:
+    cases = (CaseResult("n1", Status.OK), CaseResult("n2", Status.RESOURCE_LIMIT))
+    lines = squeezed(evaluation_report(evaluation(device="", cases=cases)))
+    assert lines[0] == "built candidate a1a1a1a1a1 (build 0.12 s)"
+    assert lines[-4] == "case status"
+    assert lines[-2:] == ["n1 built", "n2 resource_limit"]
+
+
+def test_of_kernels_that_nothing_is_known_of_the_code_remains() -> None:
+    builds = tuple(Build(f"k{n}", Status.OK, "g++", 0.1, code_hash=n * 64, kernels=(Kernel("f"),)) for n in "eaa")
+    known = evaluation(builds=builds)
+    lines = squeezed(evaluation_report(known))
+    head = lines.index("kernel code")
+    assert lines[head + 2 : head + 5] == [f"f {'e' * 10}", f"f {'a' * 10}", ""]  # the order of the builds
+    assert "kernel code" not in squeezed(evaluation_report(known, archived=True))
+
+
+def test_the_most_frequent_opcodes_take_a_line_a_kernel() -> None:
+    counts = {"RET": 1, "FFMA": 64, "LDG.E.128": 32, "FADD": 32, "F2FP.BF16.F32.PACK_AB": 9, "MUFU.RSQ": 2}
+    kernel = Kernel("rmsnorm_forward", registers=40, opcodes=counts)
+    counted = evaluation(builds=(Build("k", Status.OK, "nvrtc", 0.1, code_hash="c3" * 32, kernels=(kernel,)),))
+    page = rendered(evaluation_report(counted), width=100)
+    assert "rmsnorm_forward  c3c3c3c3c3  FFMA 64, FADD 32, LDG.E.128 32, F2FP.BF16.F32.PACK_AB 9\n" in page
+    assert all(len(line) <= 80 for line in rendered(evaluation_report(counted)).splitlines())
+    archived = squeezed(evaluation_report(counted, archived=True))
+    assert "rmsnorm_forward 40 c3c3c3c3c3" in archived
+    assert not any("FFMA" in line for line in archived)
+
+
+def test_the_times_of_the_stages_stay_in_one_line() -> None:
+    seconds = {"build": 0.0, "check": 0.11, "time": 0.0}
+    lines = rendered(evaluation_report(evaluation(status=Status.NONDETERMINISTIC, seconds=seconds))).splitlines()
+    assert lines[:2] == [
+        "nondeterministic  candidate a1a1a1a1a1 on cuda:0",
+        "(build 0.00 s, check 0.11 s, time 0.00 s)",
+    ]
+    lines = rendered(evaluation_report(evaluation(seconds=seconds))).splitlines()
+    assert lines[0] == "ok  candidate a1a1a1a1a1 on cuda:0  (build 0.00 s, check 0.11 s, time 0.00 s)"
+
+
+LOG = f"""k.cu(7): error: identifier "it" is undefined
+\tvoid f({"const float* x, " * 8}it rows) {{  // [red]
+\t       {" " * 128}^
+1 error detected.   of it"""
+
+
+@pytest.mark.parametrize(
+    ("message", "before", "after"),
+    [
+        ('k.cu(7): error: identifier "it" is undefined', "", ""),
+        ('k.cu(7): identifier "it" is undefined', "", ""),  # the compiler's severity is left out of the sentence
+        ('k.cu(7): identifier "it" is undefined; declare it', "", "declare it\n"),
+        ("another message", "another message\n", ""),
+    ],
+)
+def test_a_compilers_log_is_printed_as_it_came_and_once(message: str, before: str, after: str) -> None:
+    diagnosis = Diagnosis(Stage.BUILD, message, detail=LOG + "\n")
+    failed = evaluation(status=Status.BUILD_ERROR, diagnosis=diagnosis, builds=(), cases=(), seconds={})
+    page = rendered(evaluation_report(failed))
+    assert page == f"build_error  candidate a1a1a1a1a1 on cuda:0\nbuild: {before}{LOG}\n{after}"
 
 
 def test_a_rejection_shows_its_diagnosis_in_full() -> None:
@@ -332,6 +461,31 @@ def test_rankings_of_different_yardsticks_stay_apart() -> None:
     lines = [line.split() for line in page.splitlines() if line.startswith("a1a1")]
     assert lines == [["a1a1a1a1a1", "1.021x", "11", "1.034x", "[1.031,", "1.037]", "m8-n256", "block-per-row"]] * 2
     assert "no timed candidate" in rendered(top_table([]))
+
+
+def test_a_ranking_marks_what_was_not_measured_again() -> None:
+    footnote = "~ the search's own number, not measured again: it may flatter"
+    final, searched = top_row(), top_row(candidate=SECOND, purpose=Purpose.SEARCH)
+    lines = squeezed(top_table([final, searched]))
+    assert "a1a1a1a1a1 1.021x 11 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
+    assert "b2b2b2b2b2 1.021x 11 ~ 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
+    assert lines[-1] == footnote
+    assert footnote not in squeezed(top_table([final]))
+
+
+def test_a_list_of_runs_has_their_ids_and_commands() -> None:
+    command = "evo run --operator rmsnorm --target cpu --budget minutes=1 --cases 'bf16-*' --cases 'fp32-*' --fresh"
+    runs = [
+        RunRecord(RUN, "rmsnorm", "cpu", "cpu:0", command, 7, "minutes=1", ("n1",), "numpy", "e", 1e9, 1e9, "done"),
+        RunRecord("01a2" + RUN[4:], "scale", "sm_90", "cuda:0", "evo run", 7, "", (), "", "e", 1e9, None, "failed"),
+    ]
+    lines = rendered(run_list(runs)).splitlines()
+    started = f"{datetime.fromtimestamp(1e9, UTC).astimezone():%Y-%m-%d %H:%M}"
+    assert lines[0].split() == ["run", "state", "operator", "target", "started"]
+    assert lines[2] == f"0192f3a4-5b6c-7000  done    rmsnorm   cpu     {started}"
+    assert lines[3] == f"  {command}"
+    assert lines[4] == f"01a2f3a4-5b6c-7000  failed  scale     sm_90   {started}"
+    assert rendered(run_list([])) == "the archive holds no run\n"
 
 
 def test_a_shown_candidate_has_genes_proposals_evaluations_and_source() -> None:

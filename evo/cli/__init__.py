@@ -12,4 +12,5 @@ def main() -> None:
 
         app(prog_name="evo")
     except KeyboardInterrupt:  # while importing; a command's own is handled by the app
+        sys.stderr.write("interrupted\n")
         sys.exit(130)

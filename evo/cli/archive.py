@@ -36,6 +36,25 @@ def top(
 
 
 @app.command()
+def runs(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many runs.")] = 20,
+    archive: options.Archive = "evo.db",
+    as_json: options.Json = False,
+) -> None:
+    """The runs: state, operator, target, start and command. `evo resume` takes their ids."""
+    from evo import app as evo
+    from evo.cli import output
+
+    records = evo.archive_runs(archive, limit)
+    if as_json:
+        output.print_json(records)
+    else:
+        from evo.report.runs import run_list
+
+        output.print_table(run_list(records))
+
+
+@app.command()
 def show(identity: Id, archive: options.Archive = "evo.db", as_json: options.Json = False) -> None:
     """One candidate in full: genes, cases, source."""
     from evo import app as evo

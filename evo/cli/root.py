@@ -13,7 +13,7 @@ from evo.errors import EvoError
 
 
 class Verbs(TyperGroup):
-    """Shows a person's mistake as a message and its fix; a bug keeps its traceback."""
+    """Shows a person's mistake as a message and its fix, and that Ctrl-C arrived; a bug keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -22,6 +22,10 @@ class Verbs(TyperGroup):
             sys.stdout.flush()
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt as interrupt:  # its text, if any, says how to go on
+            sys.stdout.flush()
+            typer.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(

@@ -39,8 +39,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Evolve an operator's kernels on a target, and report the best per case. Ctrl-C ends early, with the table."""
-    if picture is not None and not picture.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(picture.parent)!r}", param_hint="--picture")
+    _expect_svg(picture)
     from evo import app
 
     settings = app.Settings(
@@ -56,7 +55,7 @@ def run(
 
 
 def resume(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; any unique prefix.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, any unique prefix; see: evo archive runs.")],
     archive: options.Archive = "evo.db",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -65,6 +64,16 @@ def resume(
     from evo import app
 
     _follow(lambda observe: app.resume(run, archive, observe), quiet=quiet, as_json=as_json)
+
+
+def _expect_svg(picture: Path | None) -> None:
+    """Refuses a picture that could not be drawn before the run, not after it."""
+    if picture is None:
+        return
+    if picture.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"{str(picture)!r} does not end in .svg", param_hint="--picture")
+    if not picture.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(picture.parent)!r}", param_hint="--picture")
 
 
 def _follow(

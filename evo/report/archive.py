@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -12,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from evo.archive.views import LineageNode, ProposalView, RunRecord, Shown, TopRow
-from evo.records import Candidate
+from evo.archive.views import LineageNode, ProposalView, Shown, TopRow
+from evo.records import Candidate, Purpose
 from evo.report import notation
 from evo.report.evaluation import evaluation_report
-from evo.report.layout import table, text, verdict
+from evo.report.layout import FLATTERS, speed_up, table, text
+from evo.report.runs import run_record
 
 LEXERS = {".cu": "cuda", ".cpp": "cpp"}
 
@@ -30,6 +30,8 @@ def top_table(rows: Sequence[TopRow]) -> Group:
         title = Text.assemble((f"{operator} on {target}, against {yardstick}", "bold"))
         title.append(f"   evaluator {notation.short(evaluator)}", "dim")
         parts += ["", title, _ranking(list(group))]
+    if any(row.purpose is Purpose.SEARCH for row in rows):
+        parts.append(text(FLATTERS, "dim"))
     return Group(*parts[1:])
 
 
@@ -37,13 +39,14 @@ def shown_report(shown: Shown) -> Group:
     """All that the archive knows about a candidate, proposal, evaluation or run."""
     parts: list[RenderableType] = [Text.assemble((shown.kind, "bold"), f" {shown.id}")]
     if shown.run is not None:
-        parts += [_run(shown.run), Text.assemble("evaluations: ", notation.counts(shown.statuses))]
+        parts += [run_record(shown.run), Text.assemble("evaluations: ", notation.counts(shown.statuses))]
     if shown.candidate is not None:
         parts.append(_candidate(shown.candidate))
     if shown.proposals:
         parts += ["", _proposals(shown.proposals)]
     for evaluation in shown.evaluations:
-        parts += ["", text(f"evaluation {evaluation.id} ({evaluation.purpose})", "bold"), evaluation_report(evaluation)]
+        parts += ["", text(f"evaluation {evaluation.id} ({evaluation.purpose})", "bold")]
+        parts.append(evaluation_report(evaluation, archived=True))
     if shown.top:
         parts += ["", top_table(shown.top)]
     if shown.candidate is not None:
@@ -89,20 +92,10 @@ def _ranking(rows: Sequence[TopRow]) -> Table:
     for row in rows:
         result.add_row(
             notation.short(row.candidate), notation.ratio(row.score), str(row.covered),
-            text(notation.ratio_interval(row.ratio, row.low, row.high), verdict(row.low, row.high)), text(row.case),
+            speed_up(row.ratio, row.low, row.high, final=row.purpose is not Purpose.SEARCH), text(row.case),
             text(row.species),
         )  # fmt: skip
     return result
-
-
-def _run(run: RunRecord) -> Group:
-    started = datetime.fromtimestamp(run.started_s, UTC).astimezone()
-    lasted = "" if run.ended_s is None else f", {notation.duration(run.ended_s - run.started_s)}"
-    return Group(
-        text(f"{run.operator} on {run.target} ({run.device}), yardstick: {run.yardstick}"),
-        text(f"{run.state}, started {started:%Y-%m-%d %H:%M:%S %Z}{lasted}, budget {run.budget}, seed {run.seed}"),
-        text(f"cases: {', '.join(run.cases)}"),
-    )
 
 
 def _candidate(candidate: Candidate) -> Text:

@@ -3,101 +3,99 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from evo.records import CaseResult, Diagnosis, Evaluation, Status
+from evo.records import CaseResult, Evaluation, Status, Timing
 from evo.report import notation
-from evo.report.layout import table, text, verdict
+from evo.report.builds import has_facts, kernel_table, opcode_lines
+from evo.report.diagnosis import diagnosis_report, uncovered_report
+from evo.report.layout import speed_up, table, text, unbroken
+
+HEAD_WIDTH = 80  # columns, beyond which the times go to a line of their own
 
 
-def evaluation_report(evaluation: Evaluation) -> Group:
-    """Status, why, what was built, and every case; parts that the evaluation does not have are left out."""
+def evaluation_report(evaluation: Evaluation, *, archived: bool = False) -> Group:
+    """Status, why, what was built, and every case; parts that the evaluation does not have are left out.
+
+    `archived`: one of many, so opcodes, and kernels of which no fact is known, are left out too.
+    """
+    covered = [case for case in evaluation.cases if case.status is not Status.UNCOVERED]
+    uncovered = [case for case in evaluation.cases if case.status is Status.UNCOVERED]
+    timed = [(case.case, case.timing) for case in covered if case.timing]
     parts: list[RenderableType] = [_headline(evaluation)]
-    if evaluation.diagnosis is not None:
-        parts.append(_diagnosis(evaluation.diagnosis))
-    for case in evaluation.cases:
-        if case.diagnosis is not None and case.diagnosis != evaluation.diagnosis:
-            parts.append(_diagnosis(case.diagnosis))
-    if any(build.kernels for build in evaluation.builds):
-        parts += ["", _kernels(evaluation)]
-    if evaluation.cases:
-        parts += ["", _checks(evaluation)]
-    timed = [case.timing.ratio for case in evaluation.cases if case.timing]
+    reasons = dict.fromkeys([evaluation.diagnosis, *(case.diagnosis for case in covered)])
+    parts += [diagnosis_report(reason) for reason in reasons if reason is not None]
+    parts += _built(evaluation, archived)
+    if covered:
+        parts += ["", _checks(covered, built_only=not evaluation.device)]
     if timed:
-        total = f"{notation.spread(timed)}   over {len(timed)} of {len(evaluation.cases)} cases"
-        parts += ["", _times(evaluation), text(total, "bold")]
+        total = notation.spread(timing.ratio for _, timing in timed)
+        parts += ["", *_times(timed), text(f"{total}   over {len(timed)} of {len(evaluation.cases)} cases", "bold")]
+    if uncovered:
+        parts += ["", uncovered_report(uncovered)]
     return Group(*parts)
 
 
 def _headline(evaluation: Evaluation) -> Text:
     good = evaluation.status is Status.OK
-    line = Text.assemble((str(evaluation.status), "bold green" if good else "bold red"))
+    line = unbroken("")
+    line.append(_status(evaluation.status, not evaluation.device), "bold green" if good else "bold red")
     line.append(f"  candidate {notation.short(evaluation.candidate)}")
     if evaluation.device:
         line.append(f" on {evaluation.device}")
     spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in evaluation.seconds.items())
-    return line.append(f"  ({spent})" if spent else "", "dim")
+    if spent:
+        fits = len(line) + len(spent) + 4 <= HEAD_WIDTH
+        line.append(f"{'  ' if fits else chr(10)}({spent})", "dim")
+    return line
 
 
-def _diagnosis(diagnosis: Diagnosis) -> Group:
-    where = f"{diagnosis.stage}, {diagnosis.case}" if diagnosis.case else str(diagnosis.stage)
-    parts: list[RenderableType] = [Text.assemble((f"{where}: ", "bold"), diagnosis.message)]
-    if diagnosis.detail:
-        parts.append(Padding(text(diagnosis.detail.rstrip()), (0, 0, 0, 2)))
-    return Group(*parts)
+def _built(evaluation: Evaluation, archived: bool) -> list[RenderableType]:
+    builds = [build for build in evaluation.builds if build.kernels]
+    opcodes = [] if archived else opcode_lines(builds)
+    parts: list[RenderableType] = []
+    if has_facts(builds) or (builds and not archived and not opcodes):
+        parts += ["", kernel_table(builds)]
+    return [*parts, "", *opcodes] if opcodes else parts
 
 
-def _kernels(evaluation: Evaluation) -> Table:
-    """One row a kernel and build; equal rows (builds that differ in a static dimension only) once."""
-    columns = ("kernel", "registers", "spills", "stack", "shared", "code")
-    result = table(*columns, numbers=columns[1:], fold=["kernel"])
-    seen = set()
-    for build in evaluation.builds:
-        for kernel in build.kernels:
-            sizes = (kernel.spill_bytes, kernel.stack_bytes, kernel.shared_bytes)
-            row = (
-                kernel.name,
-                str(kernel.registers or "-"),
-                *map(notation.size, sizes),
-                notation.short(build.code_hash),
-            )
-            if row not in seen:
-                seen.add(row)
-                result.add_row(*map(text, row))
+def _checks(cases: Sequence[CaseResult], *, built_only: bool) -> Table:
+    compared = any(case.deviation for case in cases)
+    errors = ("error: rms", "largest") if compared else ()
+    result = table("case", "status", *errors, numbers=errors, fold=["case"])
+    for case in cases:
+        style = "green" if case.status is Status.OK else "red"
+        status = text(_status(case.status, built_only), style)
+        result.add_row(text(case.case), status, *(_deviation(case) if compared else ()))
     return result
 
 
-def _checks(evaluation: Evaluation) -> Table:
-    result = table("case", "status", "error: rms", "largest", numbers=["error: rms", "largest"], fold=["case"])
-    for case in evaluation.cases:
-        result.add_row(text(case.case), text(str(case.status), _style(case.status)), *_deviation(case))
-    return result
-
-
-def _times(evaluation: Evaluation) -> Table:
-    timings = [(case.case, case.timing) for case in evaluation.cases if case.timing]
+def _times(timings: Sequence[tuple[str, Timing]]) -> list[RenderableType]:
+    """A table, under its opponent's name when all cases have the same one."""
     opponents = {timing.opponent for _, timing in timings}
-    against = opponents.pop() if len(opponents) == 1 else ""  # in the head, else in every row
-    columns = ("case", against or "opponent", "time", "speed-up", "light", "pairs")
+    same = len(opponents) == 1
+    columns = ("case", "opponent", "time", "speed-up", "light", "pairs")
     result = table(*columns, numbers=columns[1:], fold=columns[:2])
     for name, timing in timings:
         result.add_row(
             text(name),
-            text(notation.time(timing.opponent_us) + ("" if against else f" {timing.opponent}")),
+            text(notation.time(timing.opponent_us) + ("" if same else f" {Path(timing.opponent).name}")),
             notation.time(timing.time_us),
-            text(notation.ratio_interval(timing.ratio, timing.low, timing.high), verdict(timing.low, timing.high)),
+            speed_up(timing.ratio, timing.low, timing.high),
             notation.share(timing.light_us / timing.time_us if timing.time_us > 0 else 0.0),
             str(timing.pairs),
         )
-    return result
+    return [unbroken(f"against {Path(opponents.pop()).name}", "bold"), result] if same else [result]
 
 
-def _style(status: Status) -> str:
-    return {Status.OK: "green", Status.UNCOVERED: "dim"}.get(status, "red")
+def _status(status: Status, built_only: bool) -> str:
+    """Without a device nothing was run: what is well was built, no more."""
+    return "built" if built_only and status is Status.OK else str(status)
 
 
 def _deviation(case: CaseResult) -> tuple[str, str]:

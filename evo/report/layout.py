@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from evo.report import notation
+
 LOSS, WIN, EVEN = "red", "green", "default"
 LIGHT = "light: share of the roofline at the copy rate measured on this device"
+NOT_FINAL = "~"
+FLATTERS = f"{NOT_FINAL} the search's own number, not measured again: it may flatter"
+
+
+class Verbatim:
+    """Lines as they came, however wide: tabs, blanks and carets stay in place. Not for tables."""
+
+    def __init__(self, content: str) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(self.content + "\n")
 
 
 def table(*columns: str, title: str = "", numbers: Iterable[str] = (), fold: Iterable[str] = ()) -> Table:
@@ -24,14 +40,36 @@ def table(*columns: str, title: str = "", numbers: Iterable[str] = (), fold: Ite
     return result
 
 
+def listing(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+    """The head, a rule and a line for every row, aligned like a table's: for rows that other lines stand between, or
+    whose last cell is cut where the terminal ends."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+    rule = Text("\u2500" * max(map(len, lines)), no_wrap=True, overflow="crop")
+    top, *below = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines)
+    top.stylize("bold")
+    return [top, rule, *below]
+
+
 def text(content: str, style: str = "") -> Text:
     """Literal text: brackets in it are not markup."""
     return Text(content, style=style)
 
 
-def command_line(command: str) -> Text:
-    """A command to copy: never broken, however long."""
-    return Text(f"  {command}", no_wrap=True, overflow="ignore")
+def unbroken(content: str, style: str = "") -> Text:
+    """Literal text with what is to be copied whole, such as paths: never folded, however long."""
+    return Text(content, style=style, no_wrap=True, overflow="ignore")
+
+
+def command_line(command: str, style: str = "") -> Text:
+    """A command to copy."""
+    return unbroken(f"  {command}", style)
+
+
+def speed_up(ratio: float, low: float, high: float, *, final: bool = True) -> Text:
+    """A ratio with its interval, in the colour of its verdict; marked unless it was measured after the search."""
+    written = notation.ratio_interval(ratio, low, high)
+    return text(written if final else f"{NOT_FINAL} {written}", verdict(low, high))
 
 
 def verdict(low: float, high: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -13,12 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from evo.engine.result import Best, Progress
+from evo.engine.result import Progress
 from evo.report import notation
-from evo.report.layout import table, text, verdict
+from evo.report.layout import speed_up, table, text
 
 LINE_EVERY_S = 5.0
 FRAME_LINES = 10  # of the display that are not rows of cases
+CLOCK = re.compile(r"\d+:\d\d")
 
 
 class Watch:
@@ -124,19 +126,22 @@ def progress_view(progress: Progress, rows: int) -> Group:
 
 
 def _left(progress: Progress) -> str:
-    """The engine says "0:48", "120 evaluations" or "no limit"."""
-    return progress.left if progress.left == "no limit" else f"{progress.left} left"
+    """The engine says "0:48", "120 evaluations" or "no limit". Part of the minutes is kept back for the finals, so the
+    time left is said to be the search's."""
+    if progress.phase == "finals":
+        return "the best are measured again"
+    if progress.left == "no limit":
+        return progress.left
+    return f"{progress.left} of the search left" if CLOCK.fullmatch(progress.left) else f"{progress.left} left"
 
 
 def _best_table(progress: Progress, rows: int) -> Table:
     result = table("case", "time", "speed-up", "species", numbers=["time", "speed-up"], fold=["species", "case"])
     for case, best in list(progress.best.items())[:rows]:
-        result.add_row(text(case), notation.time(best.time_us), _speedup(best), text(best.species))
+        result.add_row(
+            text(case), notation.time(best.time_us), speed_up(best.ratio, best.low, best.high), text(best.species)
+        )
     hidden = len(progress.best) - rows
     if hidden > 0:
         result.add_row(text(f"and {hidden} more", "dim"))
     return result
-
-
-def _speedup(best: Best) -> Text:
-    return text(notation.ratio_interval(best.ratio, best.low, best.high), verdict(best.low, best.high))

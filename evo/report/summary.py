@@ -9,12 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evo.engine.result import CaseSummary, Result
+from evo.engine.result import Result
 from evo.report import notation
-from evo.report.layout import LIGHT, command_line, table, text, verdict
+from evo.report.layout import FLATTERS, LIGHT, command_line, speed_up, table, text, unbroken
 
 DEFAULT_ARCHIVE = "evo.db"
-NOT_FINAL = "~"
 INTERRUPTED = "interrupted"  # the engine's note on a run that was asked to stop
 
 
@@ -24,7 +23,7 @@ def summary(result: Result) -> Group:
     title = f"{result.operator} on {result.target} ({result.device}), yardstick: {result.yardstick}"
     parts: list[RenderableType] = [text(title, "bold"), "", _cases(result, ranks), "", _total(result)]
     if any(case.candidate and not case.final for case in result.cases):
-        parts.append(text(f"{NOT_FINAL} the search's own number, not measured again: it may flatter", "dim"))
+        parts.append(text(FLATTERS, "dim"))
     if any(case.light_share for case in result.cases):
         parts.append(text(LIGHT, "dim"))
     if ranks:
@@ -49,21 +48,18 @@ def _ranks(result: Result) -> dict[str, str]:
 def _cases(result: Result, ranks: dict[str, str]) -> Table:
     columns = ("case", "yardstick", "best", "speed-up", "light", "by")
     rows = table(*columns, numbers=["yardstick", "best", "speed-up", "light"], fold=["case"])
+    empty = "no right candidate" if result.rejected and not ranks else "not covered"
     for case in result.cases:
         yardstick = notation.time(case.yardstick_us)
         if not case.candidate:
-            rows.add_row(text(case.case), yardstick, "-", text("not covered", "dim"), "-", "-")
+            rows.add_row(text(case.case), yardstick, "-", text(empty, "dim"), "-", "-")
             continue
         rows.add_row(
-            text(case.case), yardstick, notation.time(case.best_us), _speedup(case), notation.share(case.light_share),
+            text(case.case), yardstick, notation.time(case.best_us),
+            speed_up(case.ratio, case.low, case.high, final=case.final), notation.share(case.light_share),
             ranks[case.candidate],
         )  # fmt: skip
     return rows
-
-
-def _speedup(case: CaseSummary) -> Text:
-    written = notation.ratio_interval(case.ratio, case.low, case.high)
-    return text(written if case.final else f"{NOT_FINAL} {written}", verdict(case.low, case.high))
 
 
 def _total(result: Result) -> Text:
@@ -83,8 +79,8 @@ def _winners(result: Result, ranks: dict[str, str]) -> Table:
 def _stored(result: Result) -> Text:
     if not result.winner:
         why = "no candidate was right" if result.evaluated else "nothing was evaluated within the budget"
-        return text(f"{why}: no winner was written\narchive: {_here(result.archive)}", "red")
-    return text(f"winner: {_here(result.winner)}\narchive: {_here(result.archive)}")
+        return unbroken(f"{why}: no winner was written\narchive: {_here(result.archive)}", "red")
+    return unbroken(f"winner: {_here(result.winner)}\narchive: {_here(result.archive)}")
 
 
 def _next(result: Result) -> Group:

@@ -26,7 +26,7 @@ class Scale(Operator):
     scalars = (Scalar("a", "f32"),)
 
     def cases(self, target: str) -> tuple[Case, ...]:
-        tune = tuple(_case(f"n{1 << power}", "tune", 1 << power) for power in (16, 20, 24))
+        tune = tuple(_case(f"n{1 << power}", "tune", 1 << power) for power in (12, 14, 16))
         return (*tune, _case("n1001", "check", 1001))
 
     def neighbours(self, case: Case) -> tuple[Case, ...]:
