@@ -103,6 +103,9 @@ def _sample(gate: Gate, side: Side, watch: Stopwatch) -> float:
     for slot in slots:
         gate.prepare(slot, scratch, side.plan)
     elapsed = watch.sample()
+    for item in side.plan.scratch:
+        if item.zero == "kept" and not gate.machine.is_zero(scratch[item.name]):
+            raise Rejected(Status.WRONG_RESULT, f"timed calls of the {side.owner} left scratch {item.name!r} not zero")
     if side.digests:
         for slot, expected in zip(slots, side.digests, strict=True):
             if gate.digests(slot) != expected:

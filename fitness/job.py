@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from evo import ids
 from evo.errors import GenomeError
 from evo.fitness.tasks import BuildTask, Subject
-from evo.genome import Genome, compile_request, objection, resolve_plan, uncovered
+from evo.genome import Genome, Uncovered, compile_request, objection, resolve_plan, uncovered
 from evo.operator import Case, Operator
 from evo.plan import LaunchPlan
 from evo.records import (
@@ -105,11 +105,15 @@ def plan_job(job: Job, operator: Operator, facts: DeviceFacts, arch: str) -> lis
             raise InvalidGenome(problem)
         for case in job.cases:
             why = uncovered(job.genome, operator, case, values, facts)
-            if why:
+            try:
+                plan = None if why else resolve_plan(job.genome, operator, case, values, facts)
+            except Uncovered as error:  # every `repeat` is zero
+                plan, why = None, error.reason
+            if plan is None:
                 diagnosis = Diagnosis(Stage.PLAN, why, case.name)
                 job.results[case.name] = CaseResult(case.name, Status.UNCOVERED, diagnosis=diagnosis)
                 continue
-            job.plans[case.name] = resolve_plan(job.genome, operator, case, values, facts)
+            job.plans[case.name] = plan
             job.requests[case.name] = compile_request(
                 job.genome, operator, case, values, target=candidate.target, arch=arch
             )

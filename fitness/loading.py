@@ -8,7 +8,7 @@ from evo.errors import GenomeError
 from evo.fitness.cache import BuildCache
 from evo.fitness.inspection import inspect
 from evo.fitness.tasks import Subject
-from evo.genome import Genome, machine_id, resolve_plan
+from evo.genome import Genome, machine_id, resolve_plan, uncovered
 from evo.operator import Case, Operator
 from evo.plan import LaunchPlan
 from evo.records import Build, Status
@@ -46,6 +46,13 @@ class Loader:
                 self._programs.popitem(last=False)[1].close()
         self._programs.move_to_end(key)
         return program, key
+
+    def serves(self, subject: Subject, near: Case, case: Case) -> bool:
+        """Whether the build for `case` also serves its neighbour `near`, and the genome claims it."""
+        genome = Genome.parse(subject.source, subject.suffix)
+        if any(near.dims[name] != case.dims[name] for name in genome.static):
+            return False
+        return not uncovered(genome, self.operator, near, subject.values, self.machine.facts)
 
     def _load(self, build: Build, plan: LaunchPlan) -> Program:
         status, diagnosis = inspect(build, plan, self.machine.facts)

@@ -106,7 +106,7 @@ class Session:
 
     def _check_case(self, task: CheckTask, case: Case) -> CaseResult:
         near = self.operator.neighbours(case) if case.group != "check" else ()
-        for each in near:
+        for each in (each for each in near if self.loader.serves(task.subject, each, case)):
             self.beat(f"check {each.name}")
             self._deviation(task.subject, each, case.name, task.seed)
         self.beat(f"check {case.name}")
