@@ -144,6 +144,15 @@ class Machine(Protocol):
         """A keyed 64-bit digest of the contents; equal contents give equal digests under one key."""
         ...
 
+    def digests(self, buffers: Sequence[Buffer], key: int) -> list[int]:
+        """Of each one, waited for once."""
+        ...
+
+    def lanes(self, estimate_us: float) -> int:
+        """How many calls a sample of the stopwatch makes at most, where it writes no output twice if it gets so many
+        calls with outputs of their own; 1 where the machine itself sees to it that no call finds its work done."""
+        ...
+
     def compare(self, actual: Buffer, expected: Buffer) -> Deviation:
         """Deviation of `actual` from `expected` (any float dtypes), both on the device."""
         ...

@@ -66,8 +66,11 @@ class Gate:
             else:
                 self.machine.poison(slot.buffers[name], self._key())
 
-    def digests(self, slot: Slot, key: int = 0x5EED) -> tuple[int, ...]:
-        return tuple(self.machine.digest(slot.buffers[name], key) for name in outputs(self.operator, self.case))
+    def digests(self, *slots: Slot) -> list[tuple[int, ...]]:
+        """Of all outputs of each slot."""
+        names = outputs(self.operator, self.case)
+        found = self.machine.digests([slot.buffers[name] for slot in slots for name in names], 0x5EED)
+        return [tuple(found[i : i + len(names)]) for i in range(0, len(found), len(names))]
 
     def _run(
         self, call: Call, slot: Slot, plan: LaunchPlan, scratch: Mapping[str, Buffer], before: tuple[int, ...]
@@ -129,7 +132,7 @@ class Gate:
 
     def _inputs(self, slot: Slot) -> tuple[int, ...]:
         names = [t.name for t in present(self.operator, self.case) if t.role == "in"]
-        return tuple(self.machine.digest(slot.buffers[name], 0x1A9) for name in names)
+        return tuple(self.machine.digests([slot.buffers[name] for name in names], 0x1A9))
 
     def _host_inputs(self, slot: Slot) -> dict[str, np.ndarray]:
         return {n: self.machine.read(slot.buffers[n]) for n in slot.fills}

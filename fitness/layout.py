@@ -47,9 +47,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Slots, scratch by owner ("candidate", "opponent", "oracle"), and one set of expected outputs."""
+    """Slots, scratch by owner ("candidate", "opponent", "oracle"), and one set of expected outputs.
+
+    Timed calls run on lanes: each has outputs of its own and the inputs of a slot, in turn, so that within a sample no
+    call finds an output that another one has already written. The first lanes are the slots themselves.
+    """
 
     slots: list[Slot]
+    lanes: list[Slot]
     scratch: Mapping[str, Mapping[str, Buffer]]
     expected: Mapping[str, Buffer]
     every: Sequence[Buffer]
@@ -63,8 +68,11 @@ class Layout:
         return {**slot.buffers, **self.expected, **self.scratch.get("oracle", {})}
 
 
-def lay_out(machine: Machine, operator: Operator, case: Case, plans: Mapping[str, LaunchPlan], *, count: int) -> Layout:
-    """Allocates `count` slots, the plans' scratch and the expected outputs at random places of the device's arena."""
+def lay_out(
+    machine: Machine, operator: Operator, case: Case, plans: Mapping[str, LaunchPlan], *, count: int, lanes: int = 0
+) -> Layout:
+    """Allocates `count` slots, the plans' scratch, the expected outputs and what `lanes` need beyond the slots, at
+    random places of the device's arena."""
     tensors, shapes = present(operator, case), buffer_shapes(operator, case)
     specs: list[BufferSpec] = []
     for _ in range(count):
@@ -78,14 +86,23 @@ def lay_out(machine: Machine, operator: Operator, case: Case, plans: Mapping[str
     owned = [(owner, item) for owner, plan in plans.items() for item in plan.scratch]
     specs += [BufferSpec(item.name, item.dtype, item.shape, "scratch", max(256, item.align)) for _, item in owned]
 
+    guarded = len(specs)
+    for _ in range(count, lanes):
+        specs += [BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "output") for t in writes]
+
     buffers = machine.allocate(specs)
     slots = [Slot({t.name: buffers[i * len(tensors) + j] for j, t in enumerate(tensors)}, {}) for i in range(count)]
-    rest = buffers[count * len(tensors) :]
+    rest = buffers[count * len(tensors) : guarded]
+    more = iter(buffers[guarded:])
+    extra = [
+        Slot({**slots[i % count].buffers, **{t.name: next(more) for t in writes}}, slots[i % count].fills)
+        for i in range(count, lanes)
+    ]
     expected = {t.name: rest[i] for i, t in enumerate(writes)}
     scratch: dict[str, dict[str, Buffer]] = {}
     for (owner, item), buffer in zip(owned, rest[len(writes) :], strict=True):
         scratch.setdefault(owner, {})[item.name] = buffer
-    return Layout(slots, scratch, expected, buffers)
+    return Layout(slots, [*slots, *extra], scratch, expected, buffers[:guarded])
 
 
 def slots_for(machine: Machine, operator: Operator, case: Case) -> int:

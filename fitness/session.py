@@ -86,7 +86,7 @@ class Session:
     def _measure(self, name: str, case: Case, seed: int) -> tuple[float, float]:
         """Median microseconds of a call that was checked first, and its relative RMS error."""
         player = self._opponent(name, case)
-        gate = self._gate(case, [player], seed, slots_for(self.machine, self.operator, case))
+        gate = self._gate(case, [player], seed, slots_for(self.machine, self.operator, case), timed=True)
         side, worst = self._side(gate, player)
         watch = self.machine.stopwatch(side.calls, light(self.machine, self.operator, case))
         try:
@@ -138,7 +138,7 @@ class Session:
         program, identity = self.loader.load(task.subject, case, case.name)
         yardstick = task.yardsticks[case.name]
         players = (program_player("candidate", program), self._opponent(yardstick, case))
-        gate = self._gate(case, players, task.seed, slots_for(self.machine, self.operator, case))
+        gate = self._gate(case, players, task.seed, slots_for(self.machine, self.operator, case), timed=True)
         candidate, deviation = self._side(gate, players[0])
         try:
             opponent, _ = self._side(gate, players[1], verify=task.fixed)
@@ -163,13 +163,16 @@ class Session:
                 break
         return tuple(results)
 
-    def _gate(self, case: Case, players: Sequence[Player], seed: int, count: int, law: str = "") -> Gate:
+    def _gate(
+        self, case: Case, players: Sequence[Player], seed: int, count: int, law: str = "", *, timed: bool = False
+    ) -> Gate:
         """Slots with fresh contents for these players and, unless the case is small, the oracle."""
         program = None
         if self.oracle is not None and case.group != "check":
             program, _ = self.loader.load(self.oracle, oracle_case(self.operator, case), case.name)
         plans = {player.owner: player.plan for player in players} | ({"oracle": program.plan} if program else {})
-        layout = lay_out(self.machine, self.operator, case, plans, count=count)
+        lanes = self.machine.lanes(light(self.machine, self.operator, case)) if timed else 0
+        layout = lay_out(self.machine, self.operator, case, plans, count=count, lanes=lanes)
         gate = Gate(self.machine, self.operator, case, layout, program, seeded(seed, case.name, "contents"))
         for slot in layout.slots:
             refill(self.machine, self.operator, case, slot, gate.rng, law or case.distribution)
@@ -178,9 +181,9 @@ class Session:
     def _side(self, gate: Gate, player: Player, *, verify: bool = True) -> tuple[Side, Deviation]:
         """The player's calls, one a slot, each checked in full (an opponent that passed before need not be verified
         again in search); digests kept where its timed outputs can be read."""
-        calls = [player.call(self.machine, gate.layout.bound(s, player.owner)) for s in gate.layout.slots]
+        calls = [player.call(self.machine, gate.layout.bound(s, player.owner)) for s in gate.layout.lanes]
         worst, digests = Deviation(0.0, 0.0), []
-        for slot, call in zip(gate.layout.slots, calls, strict=True):
+        for slot, call in zip(gate.layout.slots, calls, strict=False):  # the first lanes are the slots
             if verify:
                 slack = 1.0 if player.program else LIBRARY_SLACK
                 found = gate.check(call, player.plan, slot, player.owner, repeat=False, slack=slack)
@@ -188,7 +191,7 @@ class Session:
             else:
                 gate.prepare(slot, gate.layout.scratch.get(player.owner, {}), player.plan)
                 self.machine.run(call)
-            digests.append(gate.digests(slot))
+            digests += gate.digests(slot)
         comparable = player.leaves_bits and self.operator.deterministic
         return Side(player.owner, player.plan, calls, tuple(digests) if comparable else ()), worst
 

@@ -72,16 +72,16 @@ class MachineContract:
         (buffer,) = self._buffers(machine, ("fp32", (33, 77), "output"))
         data = np.random.default_rng(2).normal(size=(33, 77)).astype(np.float32)
         machine.fill(buffer, data, 0)
-        first = machine.digest(buffer, 5)
-        assert machine.digest(buffer, 5) == first
-        assert machine.digest(buffer, 6) != first
+        (first,) = machine.digests([buffer], 5)
+        assert machine.digests([buffer, buffer], 5) == [first, first]
+        assert machine.digests([buffer], 6) != [first]
         flipped = data.copy()
         flipped.view(np.uint32)[32, 76] ^= 1
         swapped = data.copy()
         swapped[0, 0], swapped[0, 1] = data[0, 1], data[0, 0]
         for changed in (flipped, swapped):
             machine.fill(buffer, changed, 0)
-            assert machine.digest(buffer, 5) != first
+            assert machine.digests([buffer], 5) != [first]
 
     def test_guards_hold_until_touched(self, machine: Machine) -> None:
         buffers = self._buffers(machine, ("fp32", (5, 7), "input"), ("bf16", (3, 11), "output"))

@@ -21,7 +21,7 @@ from evo.fitness.cuda.copying import measure_copy, round_size
 from evo.fitness.cuda.devices import versions
 from evo.fitness.cuda.driver import RUN_LIMIT_S, Stream, call
 from evo.fitness.cuda.launch import DeviceCall, bind
-from evo.fitness.cuda.stopwatch import GATE_US, Rotation
+from evo.fitness.cuda.stopwatch import GATE_US, Rotation, calls_of, lengths_for
 from evo.fitness.cuda.trusted import Trusted
 from evo.operator import Fill
 from evo.plan import LaunchPlan
@@ -130,7 +130,13 @@ class CudaMachine:
         return host
 
     def digest(self, buffer: Buffer, key: int) -> int:
-        return self._trusted.digest(_ours(buffer), key)
+        return self.digests([buffer], key)[0]
+
+    def digests(self, buffers: Sequence[Buffer], key: int) -> list[int]:
+        return self._trusted.digests([_ours(buffer) for buffer in buffers], key)
+
+    def lanes(self, estimate_us: float) -> int:
+        return calls_of(lengths_for(estimate_us))
 
     def compare(self, actual: Buffer, expected: Buffer) -> Deviation:
         return self._comparison(_ours(actual), _ours(expected))

@@ -43,6 +43,11 @@ def lengths_for(microseconds: float) -> Lengths:
     return Lengths(1, 0)
 
 
+def calls_of(lengths: Lengths) -> int:
+    """Calls that one sample makes through graphs; each wants an output of its own, or it could find its work done."""
+    return lengths.long + 2 * lengths.short
+
+
 class Rotation:
     """Times calls over the same work, one a slot. Every sample runs every slot's call at least once."""
 

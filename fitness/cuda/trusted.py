@@ -139,12 +139,15 @@ class Trusted:
         )  # fmt: skip
         return self.fetch(found, 4) == bytes(4)
 
-    def digest(self, buffer: DeviceBuffer, key: int) -> int:
-        total = self._zeroed_result()
-        words = (buffer.live(), buffer.nbytes, derive(key, 4), derive(key, 5), total)
-        self._launch("digest", -(-buffer.nbytes // 16), *map(ctypes.c_uint64, words))
-        (value,) = struct.unpack("<Q", self.fetch(total, 8))
-        return mix(int(value) + derive(key, 6) + buffer.nbytes)
+    def digests(self, buffers: Sequence[DeviceBuffer], key: int) -> list[int]:
+        """All of them queued, then waited for once."""
+        totals = self._workspace.get(8 * len(buffers))
+        call(driver.cuMemsetD8Async, totals, 0, 8 * len(buffers), self._stream.handle)
+        for number, buffer in enumerate(buffers):
+            words = (buffer.live(), buffer.nbytes, derive(key, 4), derive(key, 5), totals + 8 * number)
+            self._launch("digest", -(-buffer.nbytes // 16), *map(ctypes.c_uint64, words))
+        values = struct.unpack(f"<{len(buffers)}Q", self.fetch(totals, 8 * len(buffers)))
+        return [mix(v + derive(key, 6) + b.nbytes) for v, b in zip(values, buffers, strict=True)]
 
     def guard(self, buffers: Sequence[DeviceBuffer], key: int) -> None:
         if buffers:
