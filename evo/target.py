@@ -194,7 +194,15 @@ class BlobStore:
         return name
 
     def get(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
+        """Raises `FileNotFoundError` when there is none, or when it is not what its name says (it is then removed)."""
+        import hashlib
+
+        path = self.root / name
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != name:
+            path.unlink(missing_ok=True)
+            raise FileNotFoundError(f"{path} was damaged")
+        return data
 
 
 class Target(Protocol):

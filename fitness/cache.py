@@ -9,6 +9,7 @@ from pathlib import Path
 import platformdirs
 
 from evo import codec
+from evo.errors import UsageError
 from evo.records import Build
 from evo.target import BlobStore
 
@@ -25,14 +26,24 @@ class BuildCache:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = (root or default_root()) / f"builds-{SCHEMA}"
-        self.blobs = BlobStore(self.root / "blobs")
+        try:
+            self.blobs = BlobStore(self.root / "blobs")
+            with tempfile.NamedTemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"the build cache {self.root} cannot be used: {error.strerror or error}",
+                fix="set EVO_CACHE to a folder that you may write in",
+            ) from error
 
     def get(self, key: str) -> Build | None:
         try:
             build = codec.loads(Build, (self.root / f"{key}.json").read_bytes())
-        except (FileNotFoundError, ValueError):
+            if build.blob:
+                self.blobs.get(build.blob)
+        except (OSError, ValueError):  # missing or damaged: built again
             return None
-        return build if not build.blob or (self.blobs.root / build.blob).exists() else None
+        return build
 
     def put(self, build: Build) -> None:
         with tempfile.NamedTemporaryFile(dir=self.root, delete=False) as file:

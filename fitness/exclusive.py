@@ -6,39 +6,67 @@ cores: builders share the lock, the clock takes it alone, through a turnstile so
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+from evo.errors import RunError
+
+POLL_S = 0.005
 
 
 @contextmanager
-def _locked(name: str, mode: int) -> Iterator[None]:
-    folder = Path(tempfile.gettempdir()) / "evo-locks"
-    folder.mkdir(mode=0o777, exist_ok=True)
-    with (folder / f"{name.replace(':', '-')}.lock").open("a") as file:
-        fcntl.flock(file, mode)
+def _locked(name: str, mode: int, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    with _open(f"{name.replace(':', '-')}.lock") as file:
+        while True:
+            try:
+                fcntl.flock(file, mode | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waiting()
+                time.sleep(POLL_S)
         try:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def _open(name: str) -> IO[str]:
+    """A lock file that every user of the machine may lock; one's own where the shared folder is not usable."""
+    shared = Path(tempfile.gettempdir()) / "evo-locks"
+    for folder in (shared, shared.with_name(f"evo-locks-{os.getuid()}")):
+        try:
+            folder.mkdir(exist_ok=True)
+            file = (folder / name).open("a")
+        except OSError:
+            continue
+        for path, mode in ((folder, 0o1777), (folder / name, 0o666)):
+            with contextlib.suppress(PermissionError):  # somebody else's, and already so
+                path.chmod(mode)
+        return file
+    raise RunError(f"no lock file {name!r} can be made in {shared}", fix="set TMPDIR to a folder that you may write in")
+
+
 @contextmanager
-def timing(device: str) -> Iterator[None]:
-    """Holds the device alone."""
-    with _locked(f"{device}-turnstile", fcntl.LOCK_EX), _locked(device, fcntl.LOCK_EX):
+def timing(device: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Holds the device alone; `waiting` is called while somebody else has it."""
+    with _locked(f"{device}-turnstile", fcntl.LOCK_EX, waiting), _locked(device, fcntl.LOCK_EX, waiting):
         yield
 
 
 @contextmanager
-def building(*, shared: bool, device: str = "cpu:0") -> Iterator[None]:
+def building(waiting: Callable[[], None], *, shared: bool, device: str = "cpu:0") -> Iterator[None]:
     """`shared`: the build runs on the device that is timed, so it waits while the clock runs."""
     if not shared:
         yield
         return
-    with _locked(f"{device}-turnstile", fcntl.LOCK_EX):
+    with _locked(f"{device}-turnstile", fcntl.LOCK_EX, waiting):
         pass
-    with _locked(device, fcntl.LOCK_SH):
+    with _locked(device, fcntl.LOCK_SH, waiting):
         yield

@@ -109,7 +109,9 @@ class WorkerProcess:
         else:
             name = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
             status, message = Status.CRASH, f"the worker process died ({name}) during: {self.doing}"
-        if task.kind == "build" and status is Status.CRASH:
+        if status is Status.CRASH and code in (-signal.SIGKILL, -signal.SIGTERM):
+            status = Status.EVALUATOR_ERROR  # somebody, or a lack of memory, killed it: not known to be this candidate
+        elif status is Status.CRASH and task.kind == "build":
             status = Status.BUILD_ERROR  # the compiler died on this source
         elif task.kind == "calibrate":
             status = Status.EVALUATOR_ERROR

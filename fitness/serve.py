@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from evo.operator import Operator
 from evo.records import Build, Diagnosis, Stage, Status
 from evo.target import Rejected, Target
 
+BUILDER_BYTES = 4 << 30  # address space of a builder; an ordinary build takes well under one
 STAGES = {"build": Stage.BUILD, "check": Stage.CHECK, "time": Stage.TIME, "calibrate": Stage.CHECK}
 
 
@@ -32,6 +34,8 @@ class Worker:
         self.answers = answers
         self.cache = BuildCache()
         self.session: Session | None = None
+        self._waited = 0.0
+        self._began = 0.0
 
     def serve(self, tasks: BinaryIO) -> None:
         """Until the parent closes the pipe, or the device is lost."""
@@ -46,9 +50,15 @@ class Worker:
     def beat(self, what: str) -> None:
         self.answers.write(json.dumps({"beat": what}).encode() + b"\n")
 
+    def _wait(self) -> None:
+        """While another process has the device: alive, but nothing that counts as a task's time."""
+        if time.monotonic() - self._waited > 1.0:
+            self._waited = time.monotonic()
+            self.beat("waiting for the device, which another process is timing on")
+
     def _answer(self, task: Task) -> bool:
         """Does one task and sends its outcome; true when this process must not be used again."""
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         lost = False
         try:
             outcome = self._do(task)
@@ -60,7 +70,7 @@ class Worker:
             message = str(error) if isinstance(error, EvoError) else f"{type(error).__name__}: {error}"
             diagnosis = Diagnosis(STAGES[task.kind], message, detail=traceback.format_exc())
             outcome = Outcome(task.id, Status.EVALUATOR_ERROR, 0.0, diagnosis=diagnosis)
-        self.answers.write(codec.dumps(replace(outcome, seconds=time.perf_counter() - began, last=lost)) + b"\n")
+        self.answers.write(codec.dumps(replace(outcome, seconds=time.perf_counter() - self._began, last=lost)) + b"\n")
         return lost
 
     def _do(self, task: Task) -> Outcome:
@@ -74,7 +84,8 @@ class Worker:
             raise RuntimeError(f"{task.kind} task before the calibration of this worker")
         gc.disable()  # a collection inside a timed block would be timed
         try:
-            with timing(session.machine.facts.id):
+            with timing(session.machine.facts.id, self._wait):
+                self._began = time.perf_counter()
                 if isinstance(task, CalibrateTask):
                     return Outcome(task.id, Status.OK, 0.0, baselines=session.calibrate(task))
                 cases = session.check(task) if isinstance(task, CheckTask) else session.time(task)
@@ -92,11 +103,14 @@ class Worker:
             self.session = Session(machine, self.operator(task.operator), self.cache, self.beat)
 
     def _build(self, task: BuildTask) -> Build:
+        if self.session is None:  # a builder: a source that makes the compiler eat memory ends this process only
+            resource.setrlimit(resource.RLIMIT_AS, (BUILDER_BYTES, BUILDER_BYTES))
         target = self.target(task.target)
         key = ids.digest([codec.dumps(task.request), target.toolchain()])
         build = self.cache.get(key)
         if build is None:
-            with building(shared=task.target == "cpu"):
+            with building(self._wait, shared=task.target == "cpu"):
+                self._began = time.perf_counter()
                 build = replace(target.build(task.request, self.cache.blobs), key=key)
             if build.status not in (Status.TIMEOUT, Status.EVALUATOR_ERROR):  # these may not happen again
                 self.cache.put(build)

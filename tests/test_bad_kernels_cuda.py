@@ -84,3 +84,13 @@ def test_malformed_header_names_file_and_line(tmp_path: Path) -> None:
         check(tmp_path, GOOD.replace('species  = "test"', "species = ["))
     assert "kernel.cu:" in str(caught.value)
     assert caught.value.line > 0
+
+
+def test_text_that_is_no_ptx_is_a_build_error(tmp_path: Path) -> None:
+    header = GOOD[: GOOD.index("*/") + 2]
+    file = tmp_path / "kernel.ptx"
+    file.write_text(header + "\nhello\n")
+    found = app.check(file, target="sm_90", genes={}, cases=(CASE,), build_only=True)
+    assert found.status is Status.BUILD_ERROR
+    assert found.diagnosis is not None
+    assert "no PTX" in found.diagnosis.message

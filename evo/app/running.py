@@ -137,7 +137,11 @@ def _turn(archive: Archive, here: Stand, record: RunRecord, search: Search, mete
     )  # fmt: skip
     candidates = {case.candidate: archive.candidate(case.candidate) for case in result.cases if case.candidate}
     folder = Path(archive.path).parent / "evo-winners" / record.id
-    written = write_winners(folder, result, candidates)
+    try:
+        written = write_winners(folder, result, candidates)
+    except OSError as error:  # the result stands, and the archive has the sources
+        note = f"the winners could not be written to {folder}: {error.strerror or error}"
+        return replace(result, notes=(*result.notes, note))
     return replace(result, winner=str(written) if written else "")
 
 

@@ -12,13 +12,16 @@ from evo.errors import UnknownNameError, UsageError
 from evo.fitness.cache import BuildCache
 from evo.fitness.calibration import make_candidate
 from evo.fitness.evaluator import Evaluator
+from evo.fitness.executor import LocalExecutor
 from evo.fitness.inspection import inspect
 from evo.fitness.job import InvalidGenome, Job, plan_job
+from evo.fitness.tasks import BuildTask, Outcome
 from evo.genome import Genome
 from evo.operator import Operator
 from evo.plugins.manager import Plugins
 from evo.records import (
     CaseResult,
+    DeviceFacts,
     Diagnosis,
     Evaluation,
     Proposal,
@@ -96,24 +99,40 @@ def _build_only(
     if missing:
         raise UsageError(f"target {target.name!r} cannot build here: {missing}")
     candidate = make_candidate(operator.name, target.name, genome, gene_values(genome, genes))
-    cases, facts, blobs = select_cases(operator, target.name, patterns), target.nominal(), BuildCache().blobs
-    timed = frozenset(case.name for case in cases)
-    job = Job(Proposal(ids.new_id(), "", candidate), Purpose.SEARCH, genome, cases, timed)
+    cases, facts = select_cases(operator, target.name, patterns), target.nominal()
+    job = Job(Proposal(ids.new_id(), "", candidate), Purpose.FINAL, genome, cases, frozenset(c.name for c in cases))
     try:
         tasks = plan_job(job, operator, facts, target.arch)
     except InvalidGenome as error:
         return job.evaluation(Status.INVALID_GENOME, Diagnosis(Stage.PLAN, str(error)), device="", yardsticks={})
-    for task in tasks:
-        build = target.build(task.request, blobs)
-        job.built[task.request] = target.examine(build, blobs) if build.status is Status.OK else build
+    failed = _build_all(job, tasks, facts)
+    if failed is not None:
+        return job.evaluation(failed.status, failed.diagnosis, device="", yardsticks={})
     for case, plan in job.plans.items():
-        build = job.built[job.requests[case]]
-        status, diagnosis = (
-            inspect(build, plan, facts) if build.status is Status.OK else (build.status, build.diagnosis)
-        )
+        status, diagnosis = inspect(job.built[job.requests[case]], plan, facts)
         job.results[case] = CaseResult(case, status, diagnosis=diagnosis)
     bad = next((r for r in job.results.values() if r.status not in (Status.OK, Status.UNCOVERED)), None)
-    return job.evaluation(bad.status if bad else Status.OK, bad.diagnosis if bad else None, device="", yardsticks={})
+    if bad is None:
+        return job.evaluation(Status.OK, None, device="", yardsticks={})
+    return job.evaluation(bad.status, bad.diagnosis, device="", yardsticks={})
+
+
+def _build_all(job: Job, tasks: Sequence[BuildTask], facts: DeviceFacts) -> Outcome | None:
+    """Builds in builder processes, with their limits; the first outcome that is not ok ends it."""
+    BuildCache()
+    executor = LocalExecutor([facts])
+    try:
+        for task in tasks:
+            executor.submit(task)
+        while job.waiting:
+            for outcome in executor.poll(1.0):
+                request = job.waiting.pop(outcome.task)
+                if outcome.build is None or outcome.status is not Status.OK:
+                    return outcome
+                job.built[request] = outcome.build
+    finally:
+        executor.close()
+    return None
 
 
 def _target_for(plugins: Plugins, genome: Genome, target: str) -> str:

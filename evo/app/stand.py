@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from evo.errors import TargetError, UnknownNameError, UsageError
+from evo.fitness.cache import BuildCache
 from evo.fitness.calibration import Calibration, calibrate
 from evo.fitness.executor import LocalExecutor
 from evo.genome import Genome
@@ -58,6 +59,7 @@ def stand(plugins: Plugins, operator: str, target: str, patterns: Sequence[str])
     cases = select_cases(item, place.name, patterns)
     if not item.seeds(place.name):
         raise UsageError(f"operator {operator!r} has no seed for target {place.name!r}", fix="choose another --target")
+    BuildCache()  # unusable ones are noticed before anything is started
     executor = LocalExecutor([facts])
     try:
         yield Stand(item, place, facts, cases, executor, note)

@@ -2,16 +2,24 @@
 //
 // evo-cpu-runner ORDERS REPORT INPUTS OUTPUTS CODE WORKERS OUTPUTS_BYTES INPUTS_BYTES CODE_BYTES
 // The first five are file descriptors of memfds. The parent alone writes orders, inputs and code; what is mapped here:
-//   orders   read-only   the command word and the table of steps
+//   orders   read-only   the command word, the table of steps, what outputs the calls have
 //   report   read-write  how far the workers are, and why they died
 //   inputs   read-only   outputs  read-write (scratch too)      code  read-execute, preceded by a page of jumps
 // After lock-down the only system calls are futex-wait on the command word and exit_group; any other kills the process.
-// Nothing here reads a clock: rdtsc traps, and time is the parent's business. What remains: code shares its process with
-// the meeting count, so hostile code could announce its arrival early. It gains nothing that survives a check of the
-// outputs after the timed call.
+// Nothing here reads a clock: rdtsc traps, and time is the parent's business. Of inputs and outputs only the bytes that
+// the present layout uses are mapped. The parent starts a fresh process for every layout.
+//
+// What this does not stop: a candidate, its opponent and the oracle of one case run in one process. Machine code written
+// to attack this very file can find `report` and the stack of `serve`, announce its arrival early, or stay and run the
+// others its own way until the parent ends the process. The parent refuses a meeting count that the workers cannot have
+// made; a careful forger passes that. What cannot be forged from here: clock, inputs, code, and the parent's own checks.
 //
 // Work is dealt statically: block b of a step goes to worker b % WORKERS, so who runs what does not depend on luck. All
 // workers meet after every step; the meeting count in `report` is what the parent's clock watches.
+//
+// Timed blocks make the same calls again and again. So that none of them can find its work done, whoever comes last to
+// the end of a call flips low bits of a few elements of its outputs, before the others go on; not at the end of a slot's
+// last call, whose outputs the parent compares. A number with other low bits looks like a right one until it is computed.
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -39,13 +47,22 @@ struct Step {
     double floats[EVO_MAX_FLOATS];
 };
 
+struct Output {
+    unsigned char* data;
+    uint64_t elements, itemsize;
+};
+
 struct Orders {
     uint32_t command;  // a new value is a new command; the workers sleep on it
     uint32_t fresh;    // code was written since the last command
     uint32_t first, count, calls;  // `count` calls from number `first`, going round after `calls`
-    uint32_t padding[11];
-    uint32_t start[EVO_MAX_CALLS + 1];  // call i is steps start[i] to start[i + 1]
+    uint32_t only_spoil;           // 1: do not call, only spoil the outputs of these calls
+    uint64_t key;                  // of what is spoiled; 0: nothing is
+    uint32_t padding[8];
+    uint32_t start[EVO_MAX_CALLS + 1];         // call i is steps start[i] to start[i + 1]
+    uint32_t output_start[EVO_MAX_CALLS + 1];  // and has outputs output_start[i] to output_start[i + 1]
     alignas(64) Step steps[EVO_MAX_STEPS];
+    alignas(64) Output outputs[EVO_MAX_OUTPUTS];
 };
 
 struct Report {
@@ -55,11 +72,14 @@ struct Report {
 };
 
 static_assert(sizeof(Step) == EVO_STEP_BYTES && offsetof(Orders, steps) == EVO_STEPS_OFFSET, "shared layout");
+static_assert(sizeof(Output) == EVO_OUTPUT_BYTES && offsetof(Orders, outputs) == EVO_OUTPUTS_OFFSET, "shared layout");
+static_assert(offsetof(Orders, key) == 24 && offsetof(Orders, start) == 64, "shared layout");
 static_assert(offsetof(Report, arrived) == EVO_ARRIVED_OFFSET, "shared layout");
 
 static const Orders* orders;
 static Report* report;
 static uint32_t workers, threads_up, locked;
+alignas(128) static uint64_t released;  // up to which arrival the workers may go on
 
 static void clear(long first, long last, int, char* to, long block, long bytes) {
     long begin = first * block, end = last * block < bytes ? last * block : bytes;
@@ -167,6 +187,65 @@ static inline void relax() {
     __builtin_ia32_pause();
 }
 
+// A counter-based generator: the finaliser of SplitMix64 on key and counter.
+static inline uint64_t draw(uint64_t key, uint64_t counter) {
+    uint64_t x = key + counter * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// Changes one element in each of EVO_SPOILS equal parts of every output of `call`, in its two lowest bits (which hold
+// mantissa in every float type). Apart, so that no two changes undo each other.
+static void spoil(uint32_t call, uint64_t key, uint64_t number) {
+    const uint32_t begin = orders->output_start[call], end = orders->output_start[call + 1];
+    for (uint32_t i = begin; i < end; ++i) {
+        const Output output = orders->outputs[i];
+        for (uint64_t part = 0; part < EVO_SPOILS; ++part) {
+            const uint64_t low = output.elements * part / EVO_SPOILS, high = output.elements * (part + 1) / EVO_SPOILS;
+            const uint64_t random = draw(key, (number << 16) + (i - begin) * EVO_SPOILS + part);
+            const uint64_t place = low + (uint64_t)((unsigned __int128)random * (high - low) >> 64);
+            if (low < high) output.data[place * output.itemsize] ^= (unsigned char)(1 + random % 3);
+        }
+    }
+}
+
+// Waits until all workers are here. The last one first does `before_release`, while the others stand still.
+template <class Action>
+static inline void meet(uint64_t met, Action before_release) {
+    if (__atomic_add_fetch(&report->arrived, 1, __ATOMIC_ACQ_REL) == met) {
+        before_release();
+        __atomic_store_n(&released, met, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&released, __ATOMIC_ACQUIRE) < met) relax();
+}
+
+static void cpuid() {
+    uint32_t a = 0, b, c = 0, d;
+    asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d)::"memory");
+}
+
+// One command. What it says is copied: once all have arrived at the last step, the parent may write the next.
+static void obey(int worker, uint64_t& met) {
+    const uint32_t first = orders->first, count = orders->count, calls = orders->calls;
+    const uint64_t key = orders->key;
+    if (orders->only_spoil) {
+        if (worker == 0)
+            for (uint32_t k = 0; k < count; ++k) spoil((first + k) % calls, key, k);
+        meet(met += workers, [] {});
+        return;
+    }
+    for (uint32_t k = 0; k < count; ++k) {
+        const uint32_t call = (first + k) % calls, end = orders->start[call + 1];
+        for (uint32_t i = orders->start[call]; i < end; ++i) {
+            run_blocks(orders->steps[i], worker);
+            meet(met += workers, [=] {
+                if (key && i + 1 == end && count - k > calls) spoil(call, key, k);
+            });
+        }
+    }
+}
+
 static void* serve(void* which) {
     const int worker = (int)(intptr_t)which;
     __atomic_fetch_add(&threads_up, 1, __ATOMIC_ACQ_REL);
@@ -179,21 +258,8 @@ static void* serve(void* which) {
             else syscall(SYS_futex, &orders->command, FUTEX_WAIT, seen, nullptr, nullptr, 0);
         }
         seen = __atomic_load_n(&orders->command, __ATOMIC_ACQUIRE);
-        if (orders->fresh) {  // cpuid: no stale instruction may be executed
-            uint32_t a = 0, b, c = 0, d;
-            asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d)::"memory");
-        }
-        // Copies: once all have arrived at the last step, the parent may write the next command.
-        const uint32_t first = orders->first, count = orders->count, calls = orders->calls;
-        for (uint32_t k = 0; k < count; ++k) {
-            const uint32_t call = (first + k) % calls, end = orders->start[call + 1];
-            for (uint32_t i = orders->start[call]; i < end; ++i) {
-                run_blocks(orders->steps[i], worker);
-                met += workers;
-                __atomic_fetch_add(&report->arrived, 1, __ATOMIC_ACQ_REL);
-                while (__atomic_load_n(&report->arrived, __ATOMIC_ACQUIRE) < met) relax();
-            }
-        }
+        if (orders->fresh) cpuid();  // no stale instruction may be executed
+        obey(worker, met);
     }
     return nullptr;
 }

@@ -144,6 +144,9 @@ def _assemble(request: CompileRequest) -> tuple[bytes, str]:
         finally:
             linker.close()
     except Exception as error:  # see _compile
+        if "ERROR_INCORRECT_INPUT_TYPE" in str(error):
+            message = "this is no PTX: no .version directive stands before its first instruction"
+            raise _Refused(Status.BUILD_ERROR, Stage.BUILD, message, detail=str(error)) from error
         raise _judge(error, "ERROR_PTX_COMPILE", request) from error
 
 
