@@ -17,6 +17,7 @@ from evo.target import BufferSpec, Rejected
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
+_PAGE = 4096
 GUARD = 4096  # least width of a guard band, bytes
 _SPREAD = 16 * 4096  # placements vary by so much
 _MAX_ALIGN = 1 << 16
@@ -35,7 +36,8 @@ class Arena:
 
     def forget(self, start: int, end: int) -> None:
         """Gives the pages from `start` to `end` (multiples of the page size) back; they read as zero."""
-        self._map.madvise(mmap.MADV_REMOVE, start, end - start)
+        if start < end:
+            self._map.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def close(self) -> None:
         """Closes the file; the memory itself lives until the last array over it is gone."""
@@ -74,7 +76,7 @@ class HostBuffer:
 def lay_out(
     specs: Sequence[BufferSpec], arena: Arena, base: int, rng: np.random.Generator
 ) -> tuple[dict[int, HostBuffer], int]:
-    """Buffers by their position in `specs`, in random order with random gaps, and the first byte behind them.
+    """Buffers by their position in `specs`, in random order with random gaps, and the first byte behind them, a page's start.
 
     Every byte before, between and behind belongs to a guard band. A start is a multiple of `align`, never of twice it.
     """
@@ -92,6 +94,7 @@ def lay_out(
         size = numpy_dtype(spec.dtype).itemsize * int(np.prod(spec.shape, dtype=np.int64))
         spans.append((int(index), cursor, start, start + size))
         cursor = start + size + GUARD
+    cursor = -(-cursor // _PAGE) * _PAGE  # what the runner can reach is whole pages, all of it guarded
     if cursor > arena.size:
         raise Rejected(Status.RESOURCE_LIMIT, f"buffers need {cursor:,} bytes; there are {arena.size:,}")
     highs = [*(low for _, low, _, _ in spans), cursor][1:]

@@ -11,21 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from evo.dtypes import numpy_dtype
 from evo.fitness.cpu import runner
 from evo.fitness.cpu.arena import HostBuffer
-from evo.fitness.cpu.runner import Table
+from evo.fitness.cpu.runner import Records, Table
 from evo.plan import Launch
 
 _CLEAR_BLOCK = 1 << 16  # bytes that one worker zeroes at a time
 
 HostFunction = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
-Steps = np.ndarray[tuple[int], np.dtype[np.void]]
+Steps = Outputs = Records
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
     table: Table
     steps: Steps
+    outputs: Outputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +42,7 @@ class HostCall:
 
 
 def host_block(calls: Sequence[HostCall]) -> Callable[[int, int], tuple[int, int]]:
-    """What `Runner.run` is to kernels: `count` calls from number `first` on; nanoseconds, and those without a core."""
+    """What `Runner.block` is to kernels: `count` calls from number `first` on; nanoseconds, and those without a core."""
 
     def block(first: int, count: int) -> tuple[int, int]:
         order = [calls[(first + number) % len(calls)] for number in range(count)]
@@ -98,6 +100,11 @@ def step(launch: Launch, entries: Mapping[str, int], addresses: Mapping[str, int
         else:
             words.append(int(argument.value) & 0xFFFF_FFFF_FFFF_FFFF)
     return pack(entries[launch.kernel], launch.grid[0], launch.block[0], words, floats)
+
+
+def output(buffer: HostBuffer) -> tuple[int, int, int]:
+    itemsize = numpy_dtype(buffer.spec.dtype).itemsize
+    return buffer.address, buffer.nbytes // itemsize, itemsize
 
 
 def clear(buffer: HostBuffer) -> tuple[Any, ...]:

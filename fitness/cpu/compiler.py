@@ -50,6 +50,24 @@ def find() -> str:
 
 
 @functools.cache
+def fault() -> str:
+    """ "" when `find` gives a C++ compiler that works, else what to do."""
+    compiler = find()
+    if not compiler:
+        return "a C++ compiler: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
+    origin = "CXX" if os.environ.get("CXX") else "PATH"
+    command = [compiler, "-x", "c++", "-E", "-dM", os.devnull]
+    try:
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                              timeout=20).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"another C++ compiler: {compiler} (from {origin}) cannot be run: {error}"
+    if "#define __GNUC__ " not in said or "#define __x86_64__ " not in said:
+        return f"a C++ compiler like g++ or clang++ for x86-64: {compiler} (from {origin}) is none"
+    return ""
+
+
+@functools.cache
 def version(compiler: str) -> str:
     """The compiler's own first line and the processor that `-march=native` stands for."""
     shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=True)

@@ -24,6 +24,7 @@ SUPPLIED = tuple(
     """memcpy memmove memset memcmp expf exp2f expm1f logf log2f log1pf powf sinf cosf tanf tanhf erff fmodf""".split()
 )
 MAX_ALIGN = 4096
+MAX_BYTES, MAX_FUNCTIONS, MAX_SYMBOLS, MAX_RELOCATIONS = 4 << 20, 64, 20_000, 20_000  # of an object
 
 _WRITE, _ALLOC, _EXEC, _TLS = 0x1, 0x2, 0x4, 0x400
 _REFUSED = {
@@ -73,21 +74,35 @@ class Object:
 
 
 def vet(code: bytes) -> Object:
-    """Reads an object file. Raises `Rejected(FORBIDDEN)` for anything that is not pure code and constants."""
+    """Reads an object file. Raises `Rejected`: FORBIDDEN for anything that is not pure code and constants,
+    RESOURCE_LIMIT for an object that is too large to be read in a moment."""
+    _limit("bytes of object file", len(code), MAX_BYTES)
     try:
         elf = ELFFile(io.BytesIO(code))
         if elf["e_machine"] != "EM_X86_64" or elf["e_type"] != "ET_REL":
             raise Rejected(Status.FORBIDDEN, f"not an x86-64 object file: {elf['e_machine']} {elf['e_type']}")
+        _limit("sections", elf.num_sections(), MAX_SYMBOLS)
+        table = elf.get_section_by_name(".symtab")
+        _limit("symbols", table.num_symbols(), MAX_SYMBOLS)
+        sections = [section for section in elf.iter_sections() if isinstance(section, RelocationSection)]
+        _limit("relocations", sum(section.num_relocations() for section in sections), MAX_RELOCATIONS)
         places, image = _lay_out(elf)
-        symbols = [_resolve(elf, symbol, places) for symbol in elf.get_section_by_name(".symtab").iter_symbols()]
+        named = list(table.iter_symbols())
+        symbols = [_resolve(elf, symbol, places) for symbol in named]
         entries = {
             symbol.name: target
-            for symbol, (_, target) in zip(elf.get_section_by_name(".symtab").iter_symbols(), symbols, strict=True)
+            for symbol, (_, target) in zip(named, symbols, strict=True)
             if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] == "STB_GLOBAL" and target >= 0
         }
+        _limit("global functions", len(entries), MAX_FUNCTIONS)
         return Object(bytes(image), tuple(_relocations(elf, places, symbols, len(image))), entries)
     except (ELFError, AttributeError, KeyError, IndexError, struct.error) as error:
         raise Rejected(Status.FORBIDDEN, f"not a well-formed object file: {error}") from error
+
+
+def _limit(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise Rejected(Status.RESOURCE_LIMIT, f"{count:,} {what}; a kernel's object may have {most:,}")
 
 
 def _lay_out(elf: Any) -> tuple[dict[int, int], bytearray]:

@@ -18,8 +18,10 @@ from evo.fitness.cpu.calls import (
     HostCall,
     HostFunction,
     KernelCall,
+    Outputs,
     Steps,
     clear,
+    output,
     host_block,
     objection,
     pack,
@@ -66,7 +68,7 @@ class CpuMachine:
         self._inputs, self._outputs = Arena("inputs", size), Arena("outputs", size)
         self._runner = Runner(self._inputs, self._outputs, facts.sms, self._locate)
         self._buffers: list[HostBuffer] = []
-        self._used = 0  # first byte behind all buffers, in both arenas
+        self._used = (0, 0)  # first bytes behind all buffers of inputs and outputs
         self._free = set(range(runner.CODE_SLOTS))
         self._rates: dict[int, float] = {}  # bytes per second by size class
         self._asked: Counter[int] = Counter()
@@ -78,7 +80,7 @@ class CpuMachine:
 
     def allocate(self, specs: Sequence[BufferSpec]) -> list[Buffer]:
         places: dict[int, HostBuffer] = {}
-        self._used = 0
+        ends: list[int] = []
         for home, base, inputs in (
             (self._inputs, runner.INPUTS_BASE, True),
             (self._outputs, runner.OUTPUTS_BASE, False),
@@ -86,7 +88,11 @@ class CpuMachine:
             chosen = [index for index, spec in enumerate(specs) if (spec.role == "input") == inputs]
             found, end = arena.lay_out([specs[index] for index in chosen], home, base, self._rng)
             places.update({chosen[index]: buffer for index, buffer in found.items()})
-            self._used = max(self._used, end)
+            ends.append(end)
+        for home, end, before in zip((self._inputs, self._outputs), ends, self._used, strict=True):
+            home.forget(min(end, before), before)
+        self._used = (ends[0], ends[1])
+        self._runner.expose(*self._used)
         self._buffers = [places[index] for index in range(len(specs))]
         return list(self._buffers)
 
@@ -115,7 +121,8 @@ class CpuMachine:
         steps = np.array(
             [*clears, *(step(launch, program.entries, addresses) for launch in plan.launches)], runner.STEP
         )
-        return KernelCall(Table.of([steps]), steps)
+        outputs = np.array([output(_host(b)) for b in buffers.values() if b.spec.role == "output"], runner.OUTPUT)
+        return KernelCall(Table.of([steps]), steps, outputs)
 
     def adopt(self, run: HostFunction, buffers: Mapping[str, Buffer]) -> HostCall:
         views = {name: _host(buffer).view for name, buffer in buffers.items()}
@@ -173,13 +180,14 @@ class CpuMachine:
     def stopwatch(self, calls: Sequence[Call], estimate_us: float) -> Stopwatch:
         if all(isinstance(call, HostCall) for call in calls):
             return WarmStopwatch(host_block(cast(Sequence[HostCall], calls)), len(calls), estimate_us)
-        return self._watch([cast(KernelCall, call).steps for call in calls], estimate_us)
+        kernels = cast(Sequence[KernelCall], calls)
+        return self._watch([call.steps for call in kernels], [call.outputs for call in kernels], estimate_us)
 
-    def _watch(self, calls: Sequence[Steps], estimate_us: float) -> WarmStopwatch:
-        table = Table.of(calls)
+    def _watch(self, calls: Sequence[Steps], outputs: Sequence[Outputs], estimate_us: float) -> WarmStopwatch:
+        table = Table.of(calls, outputs)
 
         def block(first: int, count: int) -> tuple[int, int]:
-            return self._runner.run(table, first, count, self.deadline_s, knocks=_KNOCKS)
+            return self._runner.block(table, first, count, self.deadline_s, knocks=_KNOCKS)
 
         return WarmStopwatch(block, len(calls), estimate_us)
 
@@ -195,20 +203,24 @@ class CpuMachine:
         bucket = max(16, math.ceil(math.log2(max(nbytes, 1))))
         if self._asked[bucket] < RATE_LOOKS:
             self._asked[bucket] += 1
-            start = -(-self._used // 4096) * 4096
+            start = max(self._used)
             half = min(1 << (bucket - 1), self._inputs.size - start)
             self._inputs.bytes[start : start + half] = 1
-            rate = 2 * half / (self._copy_us(start, half) * 1e-6)
+            self._runner.expose(start + half, start + half)
+            try:
+                rate = 2 * half / (self._copy_us(start, half) * 1e-6)
+            finally:
+                self._runner.expose(*self._used)
+                for home in (self._inputs, self._outputs):
+                    home.forget(start, start + half)
             self._rates[bucket] = max(rate, self._rates.get(bucket, 0.0))
-            for home in (self._inputs, self._outputs):
-                home.forget(start, start + half)
         return self._rates[bucket]
 
     def _copy_us(self, start: int, size: int) -> float:
         block = -(-size // self._facts.sms // 4096) * 4096
         words = (runner.OUTPUTS_BASE + start, runner.INPUTS_BASE + start, block, size)
         copy = pack(runner.JUMPS["evo_copy"], -(-size // block), 1, words, ())
-        watch = self._watch([np.array([copy], runner.STEP)], 100.0)
+        watch = self._watch([np.array([copy], runner.STEP)], [], 100.0)
         return min(watch.sample() for _ in range(9))  # what the machine can do, undisturbed
 
     def close(self) -> None:

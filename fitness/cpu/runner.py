@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
+import secrets
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from evo.errors import TargetError
-from evo.fitness.cache import default_root
-from evo.fitness.cpu import compiler
+from evo.fitness.cpu import executable
 from evo.fitness.cpu.arena import Arena
 from evo.fitness.cpu.elf import SUPPLIED
-from evo.ids import digest
 from evo.records import Status
 from evo.target import Rejected
 
 MAX_WORDS, MAX_FLOATS = 24, 8  # arguments of a kernel by class
-MAX_CALLS, MAX_STEPS = 1 << 14, 1 << 16  # of one table
+MAX_CALLS, MAX_STEPS, MAX_OUTPUTS = 1 << 14, 1 << 16, 1 << 16  # of one table
+SPOILS = 4  # elements of an output that are changed between two timed calls
 CODE_SLOTS, CODE_SLOT_BYTES = 128, 1 << 20
 
 CODE_BASE = 0x2000_0000  # low, so that code built with -mcmodel=small may use 32-bit addresses
@@ -38,39 +36,21 @@ JUMPS = {name: CODE_BASE - 4096 + 16 * number for number, name in enumerate(("ev
 STEP = np.dtype(
     [("entry", "<u8"), ("items", "<i8"), ("block", "<i8"), ("words", "<u8", MAX_WORDS), ("floats", "<u8", MAX_FLOATS)]
 )  # `floats` holds bit patterns
-_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _START = 0, 1, 2, 3, 4, 16  # 32-bit words of `orders`
-_STEPS_OFFSET = -(-4 * (_START + MAX_CALLS + 1) // 64) * 64
+OUTPUT = np.dtype([("address", "<u8"), ("elements", "<u8"), ("itemsize", "<u8")])
+_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _ONLY_SPOIL, _KEY, _START = 0, 1, 2, 3, 4, 5, 6, 16  # 32-bit words of `orders`
+_OUTPUT_START = _START + MAX_CALLS + 1
+_STEPS_OFFSET = -(-4 * (_OUTPUT_START + MAX_CALLS + 1) // 64) * 64
+_OUTPUTS_OFFSET = _STEPS_OFFSET + -(-MAX_STEPS * STEP.itemsize // 64) * 64
 _ARRIVED_OFFSET = 128
+_PAGE = 4096
+_OTHER_KEY = 0x5DEE_CE66_D1B5_4A32  # even, so that a key stays odd, never 0
 _SPINS = 1 << 21  # about 50 ms of waiting before a worker sleeps
 _ATTEND_NS, _PROMPT_NS = 1_000_000, 20_000
 _START_LIMIT_S = 10.0
 _FUTEX, _FUTEX_WAKE = 202, 1
+_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
 
-
-def binary() -> Path:
-    """The runner's executable, compiled once for this source and compiler and kept in the user's cache folder."""
-    cxx = compiler.find()
-    if not cxx:
-        raise TargetError("the cpu target found no C++ compiler", fix="install g++ or clang++, or set CXX")
-    source = Path(__file__).with_name("runner.cpp")
-    flags = ["-O2", "-std=c++17", "-fno-exceptions", "-Wall", "-Wno-psabi", "-pthread", *_macros()]
-    name = "cpu-runner-" + digest([source.read_bytes(), compiler.version(cxx), *flags])[:16]
-    folder = default_root()
-    if (folder / name).exists():
-        return folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        build = Path(tempfile.mkdtemp(prefix="runner-", dir=folder))
-    except OSError as error:
-        raise TargetError(f"cannot write the cache folder {folder}: {error}", fix="set EVO_CACHE") from error
-    try:
-        code, said = compiler.run([cxx, *flags, str(source), "-o", name, "-lm"], build)
-        if code != 0:
-            raise TargetError(f"{cxx} cannot build the cpu target's runner:\n{said}", fix="try another CXX")
-        os.replace(build / name, folder / name)
-    finally:
-        shutil.rmtree(build)
-    return folder / name
+Records = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 def _macros() -> list[str]:
@@ -79,6 +59,7 @@ def _macros() -> list[str]:
         "MAX_WORDS": MAX_WORDS, "MAX_FLOATS": MAX_FLOATS, "MAX_CALLS": MAX_CALLS, "MAX_STEPS": MAX_STEPS,
         "CODE_BASE": f"{CODE_BASE:#x}UL", "OUTPUTS_BASE": f"{OUTPUTS_BASE:#x}UL", "INPUTS_BASE": f"{INPUTS_BASE:#x}UL",
         "STEP_BYTES": STEP.itemsize, "STEPS_OFFSET": _STEPS_OFFSET, "ARRIVED_OFFSET": _ARRIVED_OFFSET,
+        "OUTPUT_BYTES": OUTPUT.itemsize, "OUTPUTS_OFFSET": _OUTPUTS_OFFSET, "MAX_OUTPUTS": MAX_OUTPUTS, "SPOILS": SPOILS,
         "SPINS": _SPINS, "SUPPLIED(F)": " ".join(f"F({name})" for name in SUPPLIED),
         "WORD_TYPES": ",".join("uint64_t" for _ in words), "FLOAT_TYPES": ",".join("double" for _ in floats),
         "WORD_VALUES": ",".join(f"w[{i}]" for i in words), "FLOAT_VALUES": ",".join(f"f[{i}]" for i in floats),
@@ -86,21 +67,34 @@ def _macros() -> list[str]:
     return [f"-DEVO_{name}={value}" for name, value in values.items()]
 
 
+def binary() -> Path:
+    """The runner's executable, made when it is not there."""
+    return executable.make(_macros())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Steps of several calls one after another: call i is `steps[starts[i]:starts[i + 1]]`."""
 
-    steps: np.ndarray[tuple[int], np.dtype[np.void]]
+    steps: Records
     starts: np.ndarray[tuple[int], np.dtype[np.uint32]]
+    outputs: Records  # likewise, by `output_starts`
+    output_starts: np.ndarray[tuple[int], np.dtype[np.uint32]]
 
     @classmethod
-    def of(cls, calls: Sequence[np.ndarray[tuple[int], np.dtype[np.void]]]) -> Table:
-        """Raises `Rejected(RESOURCE_LIMIT)` when there are too many calls or steps."""
+    def of(cls, calls: Sequence[Records], outputs: Sequence[Records] = ()) -> Table:
+        """`outputs` of each call are what `Runner.block` spoils between calls.
+
+        Raises `Rejected(RESOURCE_LIMIT)` when there are too many calls, steps or outputs.
+        """
         idle = np.zeros(1, STEP)  # one more call, of no items: it wakes the workers
+        none = np.zeros(0, OUTPUT)
+        outputs = [*(outputs or [none for _ in calls]), none]
         starts = np.cumsum([0, *(len(call) for call in calls), 1]).astype(np.uint32)
-        if len(calls) >= MAX_CALLS or starts[-1] > MAX_STEPS:
+        output_starts = np.cumsum([0, *map(len, outputs)]).astype(np.uint32)
+        if len(calls) >= MAX_CALLS or starts[-1] > MAX_STEPS or output_starts[-1] > MAX_OUTPUTS:
             raise Rejected(Status.RESOURCE_LIMIT, f"{starts[-1]} launches in {len(calls)} calls are too many")
-        return cls(np.concatenate([*calls, idle]), starts)
+        return cls(np.concatenate([*calls, idle]), starts, np.concatenate(outputs), output_starts)
 
     @property
     def calls(self) -> int:
@@ -113,7 +107,9 @@ class Runner:
     def __init__(self, inputs: Arena, outputs: Arena, workers: int, locate: Callable[[int], str]) -> None:
         self.workers = workers
         self._inputs, self._outputs, self._locate = inputs, outputs, locate
-        self._orders = Arena("orders", _STEPS_OFFSET + MAX_STEPS * STEP.itemsize)
+        self._binary = binary()
+        self._sizes = (_PAGE, _PAGE)
+        self._orders = Arena("orders", _OUTPUTS_OFFSET + MAX_OUTPUTS * OUTPUT.itemsize)
         self._report = Arena("report", 4096)
         self._code = Arena("code", CODE_SLOTS * CODE_SLOT_BYTES)
         self._words = self._orders.bytes.data.cast("I")
@@ -132,15 +128,36 @@ class Runner:
         self._code.bytes[start : start + len(image)] = np.frombuffer(image, np.uint8)
         self._words[_FRESH] = 1
 
-    def run(self, table: Table, first: int, count: int, deadline_s: float, *, knocks: int = 1) -> tuple[int, int]:
+    def expose(self, inputs: int, outputs: int) -> None:
+        """From now on a runner reaches only so many bytes of the arenas, and it is a new process, with nothing left in
+        it by what ran before."""
+        self._kill()
+        self._sizes = (max(_PAGE, -(-inputs // _PAGE) * _PAGE), max(_PAGE, -(-outputs // _PAGE) * _PAGE))
+
+    def run(self, table: Table, first: int, count: int, deadline_s: float) -> None:
         """Makes `count` calls of the table from number `first` on, going round.
+
+        Raises `Rejected`: TIMEOUT after `deadline_s`, CRASH, FORBIDDEN for a system call, IMPLAUSIBLE for a forged
+        count, EVALUATOR_ERROR when something else killed the runner. It is then gone and the next run starts another.
+        """
+        self._ready(table, 1)
+        self._command(first, count, table.calls, self._count(table, first, count), deadline_s)
+
+    def block(self, table: Table, first: int, count: int, deadline_s: float, *, knocks: int) -> tuple[int, int]:
+        """Like `run`, timed, and no call finds its outputs done: they are spoiled before the block and after every call
+        but a slot's last.
 
         Nanoseconds from order to last arrival, and how many of them threads were ready to run but had no core. Before,
         the workers are woken by empty calls, up to `knocks` until one is answered so fast that all have their cores.
-
-        Raises `Rejected`: TIMEOUT after `deadline_s`, CRASH, FORBIDDEN for a system call. The runner is then gone and
-        the next run starts another.
         """
+        self._ready(table, knocks)
+        key = secrets.randbits(64) | 1
+        self._command(first, min(count, table.calls), table.calls, 1, _START_LIMIT_S, key=key, only_spoil=True)
+        steps, waited = self._count(table, first, count), self._waited()
+        took = self._command(first, count, table.calls, steps, deadline_s, key=key ^ _OTHER_KEY)
+        return took, self._waited() - waited
+
+    def _ready(self, table: Table, knocks: int) -> None:
         if self._process is None:
             self._start()
         if self._table is not table:
@@ -149,12 +166,12 @@ class Runner:
             if self._command(table.calls, 1, table.calls + 1, 1, _START_LIMIT_S, patience_ns=20_000) < _PROMPT_NS:
                 break
         self._words[_FRESH] = 0
+
+    def _count(self, table: Table, first: int, count: int) -> int:
+        """Steps of so many calls."""
         lengths = np.diff(table.starts[:-1]).astype(np.int64)
-        steps = int(lengths.sum()) * (count // table.calls)
-        steps += int(np.take(lengths, np.arange(first, first + count % table.calls), mode="wrap").sum())
-        waited = self._waited()
-        took = self._command(first, count, table.calls, steps, deadline_s)
-        return took, self._waited() - waited
+        rest = np.take(lengths, np.arange(first, first + count % table.calls), mode="wrap")
+        return int(lengths.sum()) * (count // table.calls) + int(rest.sum())
 
     def close(self) -> None:
         self._kill()
@@ -164,12 +181,16 @@ class Runner:
             arena.close()
 
     def _command(
-        self, first: int, count: int, calls: int, steps: int, deadline_s: float, patience_ns: int = _ATTEND_NS
-    ) -> int:
-        words, arrived, clock = self._words, self._arrived, time.perf_counter_ns
-        words[_FIRST], words[_COUNT], words[_CALLS] = first, count, calls
+        self, first: int, count: int, calls: int, steps: int, deadline_s: float, *, patience_ns: int = _ATTEND_NS,
+        key: int = 0, only_spoil: bool = False,
+    ) -> int:  # fmt: skip
+        """Gives an order and waits for its last arrival, of `steps` by every worker; nanoseconds."""
+        words, arrived, clock, place = self._words, self._arrived, time.perf_counter_ns, _ARRIVED_OFFSET // 8
+        self._believe(arrived[place])
+        words[_FIRST], words[_COUNT], words[_CALLS], words[_ONLY_SPOIL] = first, count, calls, only_spoil
+        words[_KEY], words[_KEY + 1] = key & 0xFFFF_FFFF, key >> 32
         self._met += steps * self.workers
-        target, place, number = self._met, _ARRIVED_OFFSET // 8, (words[_COMMAND] + 1) & 0xFFFF_FFFF
+        target, number = self._met, (words[_COMMAND] + 1) & 0xFFFF_FFFF
         start = now = clock()
         words[_COMMAND] = number
         attend = start + patience_ns
@@ -180,7 +201,16 @@ class Runner:
                 attend = now + _ATTEND_NS
             if self._lone:  # the one worker needs this core
                 os.sched_yield()
-        return clock() - start
+        took = clock() - start
+        self._believe(arrived[place])
+        return took
+
+    def _believe(self, arrived: int) -> None:
+        if arrived != self._met:
+            self._kill()
+            raise Rejected(
+                Status.IMPLAUSIBLE, f"the workers announced {arrived:,} arrivals where they can have made {self._met:,}"
+            )
 
     def _waited(self) -> int:
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._schedules)
@@ -204,14 +234,18 @@ class Runner:
             where = (
                 self._locate(address) if address != (1 << 64) - 1 else "rdtsc, a privileged instruction or no address"
             )
-            return Rejected(Status.CRASH, f"{signal.Signals(number).name}: {where}")
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return Rejected(Status.CRASH, f"{_name(number)}: {where}")
+        if code < 0 and -code not in _FAULTS:  # no system call but those of the filter: it cannot have been the kernel
+            return Rejected(Status.EVALUATOR_ERROR, f"{_name(-code)}: something outside killed the runner process")
+        name = _name(-code) if code < 0 else f"exit code {code}"
         return Rejected(Status.CRASH, f"{name}: the runner process ended")
 
     def _upload(self, table: Table) -> None:
         self._words[_START : _START + len(table.starts)] = table.starts.data
-        data = table.steps.view(np.uint8)
-        self._orders.bytes[_STEPS_OFFSET : _STEPS_OFFSET + data.size] = data
+        self._words[_OUTPUT_START : _OUTPUT_START + len(table.output_starts)] = table.output_starts.data
+        for records, offset in ((table.steps, _STEPS_OFFSET), (table.outputs, _OUTPUTS_OFFSET)):
+            data = records.view(np.uint8)
+            self._orders.bytes[offset : offset + data.size] = data
         self._table = table
 
     def _start(self) -> None:
@@ -220,9 +254,12 @@ class Runner:
         self._met = 0
         shared = (self._orders, self._report, self._inputs, self._outputs, self._code)
         numbers = (*(arena.fd for arena in shared), self.workers)
-        sizes = (self._outputs.size, self._inputs.size, self._code.size)
+        inputs, outputs = self._sizes
+        sizes = (outputs, inputs, self._code.size)
+        if not os.access(self._binary, os.X_OK):  # someone emptied the cache folder
+            self._binary = binary()
         self._process = subprocess.Popen(
-            [binary(), *map(str, (*numbers, *sizes))], env={}, pass_fds=[arena.fd for arena in shared],
+            [self._binary, *map(str, (*numbers, *sizes))], env={}, pass_fds=[arena.fd for arena in shared],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         limit = time.monotonic() + _START_LIMIT_S
@@ -250,3 +287,11 @@ class Runner:
         for fd in self._schedules:
             os.close(fd)
         self._process, self._schedules = None, []
+
+
+def _name(number: int) -> str:
+    """A signal's name; a number that a hostile report made up stays one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -6,11 +6,15 @@ import math
 import statistics
 from collections.abc import Callable
 
+from evo.records import Status
+from evo.target import Rejected
+
 LEAST_US = 200.0
 _CALIBRATED_US = 1.2 * LEAST_US
 LONG_US = 5000.0  # a block so long averages over what disturbs it
 BLOCKS = 5  # a sample's; one that a neighbour disturbed does not count
 _TRIES = 5
+_MOST_CALLS = 1 << 22  # an empty call takes tens of nanoseconds
 _CLEAN = 0.001  # share of a block that its threads may have waited for a core
 
 
@@ -33,6 +37,10 @@ class WarmStopwatch:
         self._count = max(slots, math.ceil(LEAST_US / max(estimate_us, 0.05)))  # every slot's output is checked
         while (took_us := min(self._take() for _ in range(3))) < _CALIBRATED_US:
             self._count = math.ceil(self._count * min(8.0, 1.25 * _CALIBRATED_US / max(took_us, 1.0)))
+            if self._count > _MOST_CALLS:
+                raise Rejected(
+                    Status.IMPLAUSIBLE, f"{self._count:,} calls in less than {_CALIBRATED_US:g} us: none can be so fast"
+                )
 
     def sample(self) -> float:
         """The median of a few blocks, after an untimed one: what ran before has left the caches cold."""

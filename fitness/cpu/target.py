@@ -29,9 +29,7 @@ class CpuTarget:
     def missing(self) -> str:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             return f"the cpu target runs on x86-64 Linux; this is {platform.machine()} {platform.system()}"
-        if not compiler.find():
-            return "a C++ compiler: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
-        return ""
+        return compiler.fault()
 
     def describe(self) -> str:
         if missing := self.missing():

@@ -1,6 +1,8 @@
 """What a CPU genome's text may do to the compiler: read no file, and write no assembler program.
 
-What the machine code may hold is judged on the object file (`elf.py`); this guards the build itself.
+What the machine code may hold is judged on the object file (`elf.py`); this guards the build itself. Directives are
+looked for everywhere, comments and strings included: a reader that skips these can be led astray by a text that the
+compiler reads otherwise. The price: a comment that quotes a refused `#include` is refused too.
 """
 
 from __future__ import annotations
@@ -11,45 +13,35 @@ HEADERS = frozenset(
     """evo.h immintrin.h stdint.h stddef.h string.h limits.h float.h math.h
     cstdint cstddef cstring climits cfloat cmath limits type_traits utility array algorithm""".split()
 )
-DIRECTIVES = frozenset("define undef if ifdef ifndef elif else endif include pragma error warning line".split())
-
-# Comments go, literals and numbers (1'000) stay whole, so that a quote inside them opens nothing.
-_TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*|/\*.*?\*/)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\b\d(?:'?[\w.])*""", re.DOTALL
+_SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
+_HASH = r"\#[ \t\f\v]*"
+# Every pattern is linear in the text. The first group is what is refused.
+_REFUSED = (
+    (re.compile(r"(%:|\?\?[=/]|\x00)"), "write # and \\ as such, and no NUL"),
+    (re.compile(r"(\b__has_include|\b__has_embed)"), "include a header without asking for it first"),
+    (re.compile(rf"({_HASH}/[*/])"), "no comment may stand between # and the directive"),
+    (re.compile(rf"({_HASH}(?:include_next|import|embed|line|ident|sccs|assert|unassert)\b)"), "only #include reads"),
+    (re.compile(rf"({_HASH}\d+[ \t]*\")"), "it claims another file's name"),
+    (re.compile(rf"({_HASH}\w*\\)"), "spell directives plainly"),
+    (re.compile(r"((?:\#[ \t]*|_)[pP]ragma\b[^\n]*\b(?:dependency|pch\w*))"), "it reads files"),
 )
-_RAW_STRING = re.compile(r'R"[^\s()\\]{0,16}\(')
-_SPELLING = re.compile(r"%:|\?\?[=/]|__has_include|__has_embed|\bpch_preprocess\b")
-_INCLUDE = re.compile(r"""\s*(?:<([^>\n]*)>|"([^"\n]*)")\s*$""")
+_INCLUDE = re.compile(rf"{_HASH}include(?!\w)(?P<rest>[^\n]*)")
+_OPERAND = re.compile(r"""\s*(?:<([^>]*)>|"([^"]*)")""")
 _ASSEMBLER = re.compile(r"\.(incbin|include|macro|irpc?|altmacro|print|err|symver|weakref)\b", re.IGNORECASE)
 
 
 def source_objection(source: str) -> str:
     """ "" or why the preprocessor must not see this text."""
-    text = re.sub(r"\\[ \t]*\r?\n", "", source)
-    if _RAW_STRING.search(text):
-        return "raw string literals are not allowed: write an ordinary one"
-    text = _TOKEN.sub(lambda match: " " if match["comment"] else match[0], text)
-    if found := _SPELLING.search(text):
-        return f"{found[0]} is not allowed: spell directives with # and include headers without asking for them first"
-    for line in text.splitlines():
-        if line.lstrip().startswith("#") and (why := _directive_objection(line.strip()[1:].strip())):
-            return why
+    text = _SPLICE.sub("", source)
+    for pattern, why in _REFUSED:
+        if found := pattern.search(text):
+            return f"{found[1]!r} is not allowed: {why}"
+    for found in _INCLUDE.finditer(text):
+        operand = _OPERAND.match(found["rest"])
+        header = (operand[1] or operand[2] or "") if operand else found["rest"].strip()
+        if not operand or header not in HEADERS:
+            return f"#include {header!r} is not allowed; there are: {', '.join(sorted(HEADERS))}"
     return ""
-
-
-def _directive_objection(directive: str) -> str:
-    word = re.match(r"\w*", directive)
-    name = word[0] if word else ""
-    if name and name not in DIRECTIVES:
-        return f"#{name} is not allowed; there are: {', '.join(sorted(DIRECTIVES))}"
-    rest = directive[len(name) :]
-    if name == "pragma" and re.search(r"dependency|pch", rest):
-        return f"#pragma{rest} is not allowed: it reads files"
-    if name != "include":
-        return ""
-    found = _INCLUDE.match(rest)
-    header = (found[1] or found[2]) if found else rest.strip()
-    return "" if header in HEADERS else f"#include {header!r} is not allowed; there are: {', '.join(sorted(HEADERS))}"
 
 
 def assembly_objection(assembly: str) -> str:
