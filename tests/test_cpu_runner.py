@@ -304,13 +304,13 @@ def test_baseline_runs_here_on_views(machine: CpuMachine) -> None:
     assert 1000 < watch.sample() < 20000
 
 
-def test_copy_rate_is_measured_once_and_leaves_buffers_alone(machine: CpuMachine) -> None:
+def test_copy_rate_is_the_best_seen_and_leaves_buffers_alone(machine: CpuMachine) -> None:
     _, y = machine.allocate([X, Y])
     machine.fill(y, Fill(), 1)
     before = machine.digest(y, 1)
     rate = machine.copy_rate(4 << 20)
     assert 1e8 < rate < 1e13
-    assert machine.copy_rate(4 << 20) == rate
+    assert machine.copy_rate(4 << 20) >= rate
     assert machine.digest(y, 1) == before
 
 

@@ -56,12 +56,12 @@ def test_fmad_decides_contraction(tmp_path: Path) -> None:
         ('#include "/etc/passwd"', "#include '/etc/passwd'"),
         ("#include <stdio.h>", "#include 'stdio.h'"),
         ("#inc\\\nlude </etc/passwd>", "#include '/etc/passwd'"),
-        ("/* */ # /* ' */ include/**/</etc/passwd>", "#include '/etc/passwd'"),
+        ("/* */ # /* ' */ include/**/</etc/passwd>", "'# /*'"),
         ("#define WHERE <stdio.h>\n#include WHERE", "#include 'WHERE'"),
         ("char c = '\"';\n#embed <x>\n", "#embed"),
         ("%:include <stdio.h>", "%:"),
         ("#if __has_include(</etc/passwd>)\n#endif", "__has_include"),
-        ('const char* s = R"(" /* )";\n#include <stdio.h>\n//*/', "raw string"),
+        ('const char* s = R"(" /* )";\n#include <stdio.h>\n//*/', "#include 'stdio.h'"),
         ('asm(".inc" "bin \\"/etc/passwd\\"");', ".incbin"),
         ('asm(".irp x, bin\\n.inc\\\\x \\"/etc/passwd\\"\\n.endr");', ".irp"),
         ("static int calls;\n" + PLAIN.replace("= 1", "= ++calls"), "section .bss: writable static data"),
@@ -83,9 +83,9 @@ def test_forbidden(tmp_path: Path, source: str, part: str) -> None:
 
 
 def test_quotes_numbers_and_comments_do_not_mislead() -> None:
-    source = """int n = 1'000; char q = '"'; // it's "#include <stdio.h>"
+    source = """int n = 1'000; char q = '"'; // it's "#include <math.h>"
     #include <math.h>
-    /* #include <x> */ #pragma once"""
+    /* #include <evo.h> */ #pragma once"""
     assert vet.source_objection(source) == ""
 
 

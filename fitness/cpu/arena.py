@@ -76,7 +76,7 @@ class HostBuffer:
 def lay_out(
     specs: Sequence[BufferSpec], arena: Arena, base: int, rng: np.random.Generator
 ) -> tuple[dict[int, HostBuffer], int]:
-    """Buffers by their position in `specs`, in random order with random gaps, and the first byte behind them, a page's start.
+    """Buffers by their position in `specs`, in random order with random gaps, and the page behind them.
 
     Every byte before, between and behind belongs to a guard band. A start is a multiple of `align`, never of twice it.
     """

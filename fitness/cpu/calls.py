@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from evo.plan import Launch
 _CLEAR_BLOCK = 1 << 16  # bytes that one worker zeroes at a time
 
 HostFunction = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
-Steps = Outputs = Records
+Steps: TypeAlias = Records
+Outputs: TypeAlias = Records
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +43,7 @@ class HostCall:
 
 
 def host_block(calls: Sequence[HostCall]) -> Callable[[int, int], tuple[int, int]]:
-    """What `Runner.block` is to kernels: `count` calls from number `first` on; nanoseconds, and those without a core."""
+    """What `Runner.block` is to kernels: `count` calls from number `first` on; ns, and those without a core."""
 
     def block(first: int, count: int) -> tuple[int, int]:
         order = [calls[(first + number) % len(calls)] for number in range(count)]

@@ -49,12 +49,15 @@ def find() -> str:
     return next((path for name in names if name and (path := shutil.which(name))), "")
 
 
-@functools.cache
 def fault() -> str:
-    """ "" when `find` gives a C++ compiler that works, else what to do."""
-    compiler = find()
-    if not compiler:
-        return "a C++ compiler: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
+    """ "" when `find` gives a C++ compiler that works, else what is needed."""
+    if compiler := find():
+        return _fault(compiler)
+    return "a C++ compiler: install g++ or clang++ (Debian, Ubuntu: apt install g++), or set CXX"
+
+
+@functools.cache
+def _fault(compiler: str) -> str:
     origin = "CXX" if os.environ.get("CXX") else "PATH"
     command = [compiler, "-x", "c++", "-E", "-dM", os.devnull]
     try:

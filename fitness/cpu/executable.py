@@ -1,4 +1,4 @@
-"""The runner's executable: compiled once for its source and compiler, kept with a checksum in the user's cache folder."""
+"""The runner's executable: compiled once per source and compiler, kept with a checksum in the cache folder."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from evo.fitness.cpu.calls import (
     Outputs,
     Steps,
     clear,
-    output,
     host_block,
     objection,
+    output,
     pack,
     step,
 )

@@ -37,7 +37,16 @@ STEP = np.dtype(
     [("entry", "<u8"), ("items", "<i8"), ("block", "<i8"), ("words", "<u8", MAX_WORDS), ("floats", "<u8", MAX_FLOATS)]
 )  # `floats` holds bit patterns
 OUTPUT = np.dtype([("address", "<u8"), ("elements", "<u8"), ("itemsize", "<u8")])
-_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _ONLY_SPOIL, _KEY, _START = 0, 1, 2, 3, 4, 5, 6, 16  # 32-bit words of `orders`
+_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _ONLY_SPOIL, _KEY, _START = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    16,
+)  # 32-bit words of `orders`
 _OUTPUT_START = _START + MAX_CALLS + 1
 _STEPS_OFFSET = -(-4 * (_OUTPUT_START + MAX_CALLS + 1) // 64) * 64
 _OUTPUTS_OFFSET = _STEPS_OFFSET + -(-MAX_STEPS * STEP.itemsize // 64) * 64
@@ -59,7 +68,8 @@ def _macros() -> list[str]:
         "MAX_WORDS": MAX_WORDS, "MAX_FLOATS": MAX_FLOATS, "MAX_CALLS": MAX_CALLS, "MAX_STEPS": MAX_STEPS,
         "CODE_BASE": f"{CODE_BASE:#x}UL", "OUTPUTS_BASE": f"{OUTPUTS_BASE:#x}UL", "INPUTS_BASE": f"{INPUTS_BASE:#x}UL",
         "STEP_BYTES": STEP.itemsize, "STEPS_OFFSET": _STEPS_OFFSET, "ARRIVED_OFFSET": _ARRIVED_OFFSET,
-        "OUTPUT_BYTES": OUTPUT.itemsize, "OUTPUTS_OFFSET": _OUTPUTS_OFFSET, "MAX_OUTPUTS": MAX_OUTPUTS, "SPOILS": SPOILS,
+        "OUTPUT_BYTES": OUTPUT.itemsize, "OUTPUTS_OFFSET": _OUTPUTS_OFFSET, "MAX_OUTPUTS": MAX_OUTPUTS,
+        "SPOILS": SPOILS,
         "SPINS": _SPINS, "SUPPLIED(F)": " ".join(f"F({name})" for name in SUPPLIED),
         "WORD_TYPES": ",".join("uint64_t" for _ in words), "FLOAT_TYPES": ",".join("double" for _ in floats),
         "WORD_VALUES": ",".join(f"w[{i}]" for i in words), "FLOAT_VALUES": ",".join(f"f[{i}]" for i in floats),

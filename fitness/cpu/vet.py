@@ -1,8 +1,8 @@
 """What a CPU genome's text may do to the compiler: read no file, and write no assembler program.
 
 What the machine code may hold is judged on the object file (`elf.py`); this guards the build itself. Directives are
-looked for everywhere, comments and strings included: a reader that skips these can be led astray by a text that the
-compiler reads otherwise. The price: a comment that quotes a refused `#include` is refused too.
+looked for everywhere behind the header, comments and strings included: a reader that skips these can be led astray by a
+text that the compiler reads otherwise. The price: a comment that quotes a refused `#include` is refused too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ HEADERS = frozenset(
     """evo.h immintrin.h stdint.h stddef.h string.h limits.h float.h math.h
     cstdint cstddef cstring climits cfloat cmath limits type_traits utility array algorithm""".split()
 )
-_SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
+DIRECTIVES = frozenset("define undef if ifdef ifndef elif else endif include pragma error warning".split())
+
+_SPLICE = re.compile(r"\\[ \t\f\v]*(?:\r\n?|\n)")
+_HEADER = re.compile(r"\s*/\*.*?\*/", re.DOTALL)  # nothing stands before it, so all read it as a comment
 _HASH = r"\#[ \t\f\v]*"
 # Every pattern is linear in the text. The first group is what is refused.
 _REFUSED = (
@@ -25,6 +28,7 @@ _REFUSED = (
     (re.compile(rf"({_HASH}\w*\\)"), "spell directives plainly"),
     (re.compile(r"((?:\#[ \t]*|_)[pP]ragma\b[^\n]*\b(?:dependency|pch\w*))"), "it reads files"),
 )
+_DIRECTIVE = re.compile(rf"^[ \t\f\v]*{_HASH}(?P<name>\w+)", re.MULTILINE)
 _INCLUDE = re.compile(rf"{_HASH}include(?!\w)(?P<rest>[^\n]*)")
 _OPERAND = re.compile(r"""\s*(?:<([^>]*)>|"([^"]*)")""")
 _ASSEMBLER = re.compile(r"\.(incbin|include|macro|irpc?|altmacro|print|err|symver|weakref)\b", re.IGNORECASE)
@@ -33,9 +37,14 @@ _ASSEMBLER = re.compile(r"\.(incbin|include|macro|irpc?|altmacro|print|err|symve
 def source_objection(source: str) -> str:
     """ "" or why the preprocessor must not see this text."""
     text = _SPLICE.sub("", source)
+    if "??" not in text and (header := _HEADER.match(text)):
+        text = text[header.end() :]
     for pattern, why in _REFUSED:
         if found := pattern.search(text):
             return f"{found[1]!r} is not allowed: {why}"
+    for found in _DIRECTIVE.finditer(text):
+        if found["name"] not in DIRECTIVES:
+            return f"#{found['name']} is not allowed; there are: {', '.join(sorted(DIRECTIVES))}"
     for found in _INCLUDE.finditer(text):
         operand = _OPERAND.match(found["rest"])
         header = (operand[1] or operand[2] or "") if operand else found["rest"].strip()

@@ -42,16 +42,16 @@ all = [
 ]
 
 [default]
-THREADS = 128
-ROWS = 2
-KEEP = 8
-CTAS = 3
+THREADS = 256
+ROWS = 1
+KEEP = 32
+CTAS = 2
 SCHEDULE = "oneshot"
 WEIGHT = "late"
 FORM = "packed"
-RSQRT = "newton"
-LOAD = "ld.global.nc.v4.b32"
-STORE = "st.global.wt.v4.b32"
+RSQRT = "approx"
+LOAD = "ld.global.v4.b32"
+STORE = "st.global.v4.b32"
 WLOAD = "ld.global.nc.v4.b32"
 
 [[launch]]

@@ -44,13 +44,13 @@ all = [
 LANES = 32
 UNROLL = 1
 THREADS = 128
-CTAS = 8
+CTAS = 4
 SCHEDULE = "oneshot"
 WEIGHT = "held"
 FORM = "packed"
 RSQRT = "approx"
 LOAD = "ld.global.v4.b32"
-STORE = "st.global.wt.v4.b32"
+STORE = "st.global.v4.b32"
 WLOAD = "ld.global.nc.v4.b32"
 
 [[launch]]

@@ -52,15 +52,15 @@ all = [
 
 [default]
 CLUSTER = 8
-THREADS = 256
-CTAS = 2
+THREADS = 128
+CTAS = 4
 SCHEDULE = "persistent"
-FILL = 88
+FILL = 94
 AHEAD = 1
 EXCHANGE = "push"
 WEIGHT = "shared"
 FORM = "packed"
-RSQRT = "newton"
+RSQRT = "approx"
 LOAD = "ld.global.nc.v4.b32"
 STORE = "st.global.v4.b32"
 WLOAD = "ld.global.nc.v4.b32"

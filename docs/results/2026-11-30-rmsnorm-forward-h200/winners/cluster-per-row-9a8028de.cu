@@ -61,7 +61,7 @@ EXCHANGE = "push"
 WEIGHT = "shared"
 FORM = "packed"
 RSQRT = "newton"
-LOAD = "ld.global.v4.b32"
+LOAD = "ld.global.nc.v4.b32"
 STORE = "st.global.v4.b32"
 WLOAD = "ld.global.nc.v4.b32"
 

@@ -53,14 +53,14 @@ all = [
 [default]
 CLUSTER = 8
 THREADS = 128
-CTAS = 4
+CTAS = 2
 SCHEDULE = "persistent"
 FILL = 88
 AHEAD = 1
 EXCHANGE = "push"
 WEIGHT = "shared"
 FORM = "packed"
-RSQRT = "newton"
+RSQRT = "approx"
 LOAD = "ld.global.nc.v4.b32"
 STORE = "st.global.v4.b32"
 WLOAD = "ld.global.nc.v4.b32"

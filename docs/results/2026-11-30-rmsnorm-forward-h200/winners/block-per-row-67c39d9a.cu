@@ -42,17 +42,17 @@ all = [
 ]
 
 [default]
-THREADS = 256
-ROWS = 1
+THREADS = 128
+ROWS = 2
 KEEP = 8
 CTAS = 3
 SCHEDULE = "oneshot"
 WEIGHT = "late"
 FORM = "packed"
-RSQRT = "approx"
-LOAD = "ld.global.v4.b32"
+RSQRT = "newton"
+LOAD = "ld.global.nc.v4.b32"
 STORE = "st.global.v4.b32"
-WLOAD = "ld.global.nc.L1::evict_last.v4.b32"
+WLOAD = "ld.global.nc.v4.b32"
 
 [[launch]]
 kernel = "rmsnorm_forward"
