@@ -80,7 +80,7 @@ def rejected(machine: CpuMachine, call: Call) -> Rejected:
     ("body", "same"),
     [
         (f"{{ {WORK} }}", True),
-        (f"{{ for (long i = first * {WIDTH}; i < last * {WIDTH}; i += 5) if (y[i] != y[i]) {{ {WORK} return; }} }}", False),
+        (f"{{ for (long i = 0; i < last * {WIDTH}; i += 5) if (y[i] != y[i]) {{ {WORK} return; }} }}", False),
         (f"{{ if (y[{ROWS * WIDTH - 1}] != 3 * x[{ROWS * WIDTH - 1}] + 1) {{ {WORK} }} }}", False),
     ],
     ids=["honest", "sees no poison", "looks at the last element"],
@@ -140,7 +140,7 @@ def test_spoiled_elements_are_few_near_and_never_the_same(
 
 
 def test_each_layout_has_a_runner_of_its_own(machine: CpuMachine, blobs: BlobStore) -> None:
-    """A kernel that stays in the process (here: changes the code that comes back to) is gone with the next layout."""
+    """So that a kernel which takes the process over and stays is gone with its own case."""
     calls, _ = prepare(machine, blobs, f"{{ {WORK} }}")
     machine.run(calls[0])
     first = machine._runner._process
@@ -178,7 +178,8 @@ def test_end_of_the_last_page_is_guarded(machine: CpuMachine) -> None:
         ("report[16] += 5;", Status.IMPLAUSIBLE, "announced"),
         ("((volatile unsigned*)report)[1] = 4000000; asm volatile(\"syscall\" :: \"a\"(231), \"D\"(200) : \"rcx\", "
          "\"r11\", \"memory\");", Status.CRASH, "signal 4000000: "),
-        ("asm volatile(\"syscall\" :: \"a\"(231), \"D\"(0) : \"rcx\", \"r11\", \"memory\");", Status.CRASH, "exit code 0"),
+        ("asm volatile(\"syscall\" :: \"a\"(231), \"D\"(0) : \"rcx\", \"r11\", \"memory\");", Status.CRASH,
+         "exit code 0"),
     ],
     ids=["count beyond all", "count a little more", "signal made up", "exit"],
 )  # fmt: skip
@@ -208,7 +209,7 @@ def test_kill_from_outside_is_not_the_candidates_fault(machine: CpuMachine, blob
     [
         ('#if 0\n\' /*\n#endif\n#include "/etc/passwd"\n#if 0\n*/\n#endif', "#include '/etc/passwd'"),
         ('#if 0\n" /*\n#endif\n#include "/etc/passwd"\n#if 0\n*/ "\n#endif', "#include '/etc/passwd'"),
-        ("/* #include <stdio.h> */", "#include 'stdio.h'"),
+        ("int x; /* #include <stdio.h> */", "#include 'stdio.h'"),
         ("#in\\\nclude \\\n <stdio.h>", "#include 'stdio.h'"),
         ("#include /* */ <evo.h>", "#include"),
         ("#/* */include </etc/passwd>", "'#/*'"),
@@ -233,7 +234,7 @@ def test_scan_is_linear() -> None:
     ("source", "part"),
     [
         ("".join(f'extern "C" void k{i}() {{}}\n' for i in range(65)), "65 global functions"),
-        ('extern "C" void k() {}\nasm(".section .rodata\\n.rept 20001\\n.quad k\\n.endr\\n.text");', "20,001 relocations"),
+        ('extern "C" void k() {}\nasm(".section .rodata\\n.rept 20001\\n.quad k\\n.endr\\n.text");', "20,001 reloc"),
         ('asm(".section .rodata\\n.fill 4194304\\n.text");', "bytes of object file"),
     ],
 )  # fmt: skip
@@ -244,21 +245,10 @@ def test_object_of_unusual_size_is_refused(blobs: BlobStore, source: str, part: 
     assert part in build.diagnosis.message
 
 
-@pytest.fixture
-def forgetful() -> Iterator[None]:
-    """What is known of the compiler is found out anew, here and afterwards."""
-    memories = (compiler.find, compiler.fault)
-    for memory in memories:
-        memory.cache_clear()
-    yield
-    for memory in memories:
-        memory.cache_clear()
-
-
 @pytest.mark.parametrize("name", ["/bin/true", "/bin/false", "/bin/cat"])
-@pytest.mark.usefixtures("forgetful")
 def test_what_is_no_compiler_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("CXX", name)
+    monkeypatch.setattr("evo.fitness.cpu.compiler.find", compiler.find.__wrapped__)
     assert f"{name} (from CXX) is none" in TARGET.missing()
     assert name in TARGET.describe()
     for ask in (TARGET.toolchain, lambda: TARGET.open("cpu:0"), runner.binary):
@@ -285,6 +275,6 @@ def test_damaged_executable_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_only_the_header_may_talk_of_directives() -> None:
     header = "/* evo\n[genes]\nROWS = [1]  # include <all> rows\n# line by line\n*/\n"
     assert vet.source_objection(header + PLAIN) == ""
-    assert "#line" in vet.source_objection("// " + header + PLAIN)
+    assert "# line" in vet.source_objection("// " + header + PLAIN)
     assert "include" in vet.source_objection(header.replace("*/", "*\\ \n/\n#include <stdio.h>\n/**/") + PLAIN)
     assert "'??/'" in vet.source_objection(header.replace("*/", "*??/\n/\n#include <stdio.h>\n/**/") + PLAIN)

@@ -50,16 +50,23 @@ def prepare(
     items: int = SHAPE[0], scratch: tuple[Scratch, ...] = (),
 ) -> tuple[Call, list[Any]]:  # fmt: skip
     """Builds a source with one kernel `k`, allocates, and binds the tensors, scratch and scalars in this order."""
-    build = TARGET.build(CompileRequest("cpu", "native", ".cpp", source, (), BuildOptions(), ("k",)), blobs)
-    assert build.status is Status.OK, build.diagnosis
     buffers = machine.allocate(specs)
-    named = {buffer.spec.name: buffer for buffer in buffers}
     for buffer in buffers:
         machine.fill(buffer, Fill(), 7)
     machine.guard(buffers, 11)
+    return attach(machine, blobs, source, buffers, *scalars, items=items, scratch=scratch), buffers
+
+
+def attach(
+    machine: CpuMachine, blobs: BlobStore, source: str, buffers: list[Any], *scalars: Argument,
+    items: int = SHAPE[0], scratch: tuple[Scratch, ...] = (),
+) -> Call:  # fmt: skip
+    build = TARGET.build(CompileRequest("cpu", "native", ".cpp", source, (), BuildOptions(), ("k",)), blobs)
+    assert build.status is Status.OK, build.diagnosis
+    named = {buffer.spec.name: buffer for buffer in buffers}
     args = (*map(argument, named), *scalars)
     plan = LaunchPlan((Launch("k", (items, 1, 1), (4, 1, 1), args),), scratch)
-    return machine.bind(machine.load(build, blobs.get(build.blob), plan), named), buffers
+    return machine.bind(machine.load(build, blobs.get(build.blob), plan), named)
 
 
 def rejection(machine: CpuMachine, call: Call) -> Rejected:
@@ -277,8 +284,8 @@ def test_contents_depend_on_seed_and_key_alone(machine: CpuMachine) -> None:
 
 def test_stopwatch_sees_a_known_amount_of_work(machine: CpuMachine, blobs: BlobStore) -> None:
     body = "{ evo_vector v = evo_load(x); for (long i = 0; i < WORK; ++i) v = v * v + v; evo_store(y, v); }"
-    short, _ = prepare(machine, blobs, HEAD + body.replace("WORK", "10000"), items=1)
-    long, _ = prepare(machine, blobs, HEAD + body.replace("WORK", "40000"), items=1)
+    short, buffers = prepare(machine, blobs, HEAD + body.replace("WORK", "10000"), items=1)
+    long = attach(machine, blobs, HEAD + body.replace("WORK", "40000"), buffers, items=1)
     watches = [machine.stopwatch([call, call], 10.0) for call in (short, long)]
     assert [watch.protocol for watch in watches] == ["warm", "warm"]
     times = np.array([[watch.sample() for watch in watches] for _ in range(15)])

@@ -37,16 +37,8 @@ STEP = np.dtype(
     [("entry", "<u8"), ("items", "<i8"), ("block", "<i8"), ("words", "<u8", MAX_WORDS), ("floats", "<u8", MAX_FLOATS)]
 )  # `floats` holds bit patterns
 OUTPUT = np.dtype([("address", "<u8"), ("elements", "<u8"), ("itemsize", "<u8")])
-_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _ONLY_SPOIL, _KEY, _START = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    16,
-)  # 32-bit words of `orders`
+# 32-bit words of `orders`
+_COMMAND, _FRESH, _FIRST, _COUNT, _CALLS, _ONLY_SPOIL, _KEY, _START = 0, 1, 2, 3, 4, 5, 6, 16
 _OUTPUT_START = _START + MAX_CALLS + 1
 _STEPS_OFFSET = -(-4 * (_OUTPUT_START + MAX_CALLS + 1) // 64) * 64
 _OUTPUTS_OFFSET = _STEPS_OFFSET + -(-MAX_STEPS * STEP.itemsize // 64) * 64

@@ -16,7 +16,7 @@ HEADERS = frozenset(
 DIRECTIVES = frozenset("define undef if ifdef ifndef elif else endif include pragma error warning".split())
 
 _SPLICE = re.compile(r"\\[ \t\f\v]*(?:\r\n?|\n)")
-_HEADER = re.compile(r"\s*/\*.*?\*/", re.DOTALL)  # nothing stands before it, so all read it as a comment
+_HEADER = re.compile(r"\A\s*/\*.*?\*/", re.DOTALL)  # nothing stands before it, so all read it as a comment
 _HASH = r"\#[ \t\f\v]*"
 # Every pattern is linear in the text. The first group is what is refused.
 _REFUSED = (
@@ -37,8 +37,8 @@ _ASSEMBLER = re.compile(r"\.(incbin|include|macro|irpc?|altmacro|print|err|symve
 def source_objection(source: str) -> str:
     """ "" or why the preprocessor must not see this text."""
     text = _SPLICE.sub("", source)
-    if "??" not in text and (header := _HEADER.match(text)):
-        text = text[header.end() :]
+    if "??" not in text:  # a trigraph could end the header early
+        text = _HEADER.sub("", text)
     for pattern, why in _REFUSED:
         if found := pattern.search(text):
             return f"{found[1]!r} is not allowed: {why}"
