@@ -152,7 +152,7 @@ def evaluation(index: int, ratios: list[float], purpose: str, rows: int) -> tupl
 def case(evaluation: str, place: int, ratio: float) -> tuple[Any, ...]:
     return (
         evaluation, place, "board", CASES[place], "ok", "", None, 1e-3, 1e-2, 1e-3, 0, 0.0, 0.0, "rotation", "quack",
-        30 / ratio, 30.0, ratio, ratio * 0.99, ratio * 1.01, 0.95, 30, "resolved", "{}", 25.0,
+        30 / ratio, 30.0, ratio, ratio * 0.99, ratio * 1.01, 0.95, 30, "resolved", "{}", 25.0, "graph/graph",
     )  # fmt: skip
 
 

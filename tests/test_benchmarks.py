@@ -1,0 +1,28 @@
+"""The recorded benchmarks still run, at a size that says nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("archive_top.py", ("--rows", "3000", "--repeats", "2")),
+        ("engine_null.py", ("--candidates", "150")),
+        ("nvrtc_build.py", ("--repeats", "1", str(ROOT / "operators" / "rmsnorm" / "seeds" / "warp.cu"))),
+    ],
+)
+def test_benchmark_runs_and_writes_its_figures(tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *words, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text())
