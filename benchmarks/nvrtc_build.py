@@ -93,6 +93,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.repeats < 2:
+        parser.error(f"--repeats {options.repeats}: a percentile needs at least 2")
     target = CudaTarget(options.target)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # NVRTC itself is single-threaded; keep it on one core
     files = options.files or [

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
     [
         ("archive_top.py", ("--rows", "3000", "--repeats", "2")),
         ("engine_null.py", ("--candidates", "150")),
-        ("nvrtc_build.py", ("--repeats", "1", str(ROOT / "operators" / "rmsnorm" / "seeds" / "warp.cu"))),
+        ("nvrtc_build.py", ("--repeats", "2", str(ROOT / "operators" / "rmsnorm" / "seeds" / "warp.cu"))),
     ],
 )
 def test_benchmark_runs_and_writes_its_figures(tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
