@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"),
 ]
-CASE = "bf16-64x1024"
+CASE = "bf16-32x1024"
 EVO = [sys.executable, "-m", "evo"]
 
 

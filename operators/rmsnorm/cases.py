@@ -16,9 +16,10 @@ CUDA_SHAPES = (
     (16384, 131072),
     (8192, 262144),
 )
-# A quarter of a megabyte a call: three slots stay in a core's own cache. Beyond it, on a virtual machine, neighbours
-# set the time (blocks of 0.3 ms spread by 2 to 15 % at 4 MB a call).
-CPU_TUNE = (("fp32", 128, 256), ("bf16", 64, 1024), ("fp32", 16, 2048), ("bf16", 8, 8192))
+# 128 KB a call: three slots fill no more than half of a core's own cache, whatever pages they got. Beyond it, on a
+# virtual machine, neighbours set the time (blocks of 0.3 ms spread by 2 to 15 % at 4 MB a call), and close to it the
+# placement of pages does (2.9 to 5.4 us for one kernel at 256 KB a call, from process to process).
+CPU_TUNE = (("fp32", 64, 256), ("bf16", 32, 1024), ("fp32", 8, 2048), ("bf16", 4, 8192))
 # Neither powers of two nor multiples of a tile; a single row of one 16-byte access.
 CHECK = (
     ("bf16", 37, 264), ("bf16", 1, 8),
