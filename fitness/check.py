@@ -66,6 +66,21 @@ class Gate:
             else:
                 self.machine.poison(slot.buffers[name], self._key())
 
+    def seal(self) -> tuple[int, list[tuple[int, ...]]]:
+        """Fresh guard bands, and what all inputs hold: for `unbroken` after calls that are not checked one by one."""
+        key = self._key()
+        self.machine.guard(self.layout.every, key)
+        return key, [self._inputs(slot) for slot in self.layout.slots]
+
+    def unbroken(self, seal: tuple[int, list[tuple[int, ...]]]) -> None:
+        """Raises `Rejected` when since `seal` something was written outside the outputs."""
+        key, inputs = seal
+        where = self.machine.breach(self.layout.every, key)
+        if where:
+            raise Rejected(Status.OUT_OF_BOUNDS, f"timed calls wrote outside a buffer: {where}")
+        if [self._inputs(slot) for slot in self.layout.slots] != inputs:
+            raise Rejected(Status.INPUT_MUTATED, "timed calls changed an input tensor")
+
     def digests(self, *slots: Slot) -> list[tuple[int, ...]]:
         """Of all outputs of each slot."""
         names = outputs(self.operator, self.case)

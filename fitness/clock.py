@@ -71,6 +71,7 @@ def race(
     watches = [machine.stopwatch(side.calls, light_us) for side in (candidate, opponent)]
     samples: list[tuple[float, float]] = []
     stopped = ""
+    seal = gate.seal()
     try:
         while not stopped:
             samples += _quad(gate, (candidate, opponent), watches, alive)
@@ -78,6 +79,7 @@ def race(
     finally:
         for watch in watches:
             watch.close()
+    gate.unbroken(seal)
     clocks |= {f"{key}_after": value for key, value in machine.clocks().items()}
     timing = summarise(samples, stopped, watches[0].protocol, name, light_us, clocks)
     timing = replace(timing, method="/".join(watch.method for watch in watches))
