@@ -42,7 +42,8 @@ def test_run_finds_a_faster_kernel_and_hands_it_back(tmp_path: Path) -> None:
     assert result["evaluated"] == 6
     (case,) = result["cases"]
     assert case["case"] == CASE
-    assert case["final"] is True
+    unsteady = any("unstable_timing" in note for note in result["notes"])  # a neighbour may have the machine just now
+    assert case["final"] is not unsteady
     assert case["low"] <= case["ratio"] <= case["high"]
     assert case["yardstick_us"] > 0
 
