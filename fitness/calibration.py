@@ -12,9 +12,9 @@ from evo.fitness.executor import LocalExecutor
 from evo.fitness.job import InvalidGenome, Job, plan_job
 from evo.fitness.layout import oracle_case
 from evo.fitness.tasks import BaselineReport, BuildTask, CalibrateTask, Subject, Task
-from evo.genome import Genome, candidate_id
+from evo.genome import Genome, make_candidate
 from evo.operator import Case, Operator
-from evo.records import Candidate, Proposal, Purpose, Status
+from evo.records import Proposal, Purpose, Status
 from evo.target import Target
 
 ORACLE = "oracle"
@@ -28,12 +28,6 @@ class Calibration:
     reports: tuple[BaselineReport, ...]
 
 
-def make_candidate(operator: str, target: str, genome: Genome, values: Mapping[str, int | str]) -> Candidate:
-    complete = genome.values(values)
-    key = candidate_id(operator, target, genome, complete)
-    return Candidate(key, operator, target, genome.species, genome.suffix, genome.canonical, complete)
-
-
 def calibrate(
     executor: LocalExecutor,
     operator: Operator,
@@ -42,13 +36,13 @@ def calibrate(
     opponents: Mapping[str, Genome],
     *,
     fallback: Mapping[str, Genome],
-    against: str = "",
+    names: tuple[str, ...] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Calibration:
-    """Builds the oracle and the opponents, checks and times them. `against` names the only yardstick wanted.
+    """Builds the oracle and the opponents, checks them, and times those that `names` names (None: all that there are;
+    then `fallback` opponents serve the cases where none of them passes).
 
-    `fallback` opponents serve where no baseline passes. Raises `RunError` when the oracle is wrong or a case is left
-    without a yardstick.
+    Raises `RunError` when the oracle is wrong or something does not build.
     """
     path = operator.oracle(target.name)
     say("building the oracle and the opponents")
@@ -59,18 +53,16 @@ def calibrate(
         raise RunError(f"the oracle of {operator.name!r} covers none of the cases", fix=f"see {path}")
     timed = tuple(case.name for case in cases if case.group != "check")
     say("checking the oracle, timing the baselines")
-    reports = _measure(executor, operator, target, timed, oracle, subjects)
-    yardsticks = choose(timed, [r for r in reports if not against or r.name == against])
-    missing = [case for case in timed if case not in yardsticks]
-    if missing and not against:
+    reports = _measure(executor, operator, target, timed, oracle, subjects, names)
+    yardsticks = choose(timed, reports)
+    missing = tuple(case for case in timed if case not in yardsticks)
+    if missing and names is None:
         say("no baseline for some cases: timing the seeds")
         more = build_subjects(executor, operator, target, cases, fallback)
-        extra = _measure(executor, operator, target, tuple(missing), oracle, subjects | more, measured=set(subjects))
-        seeds = {r.name: r for r in extra if r.name in fallback}
-        yardsticks |= {
-            case: name for case in missing for name in reversed(list(fallback)) if case in seeds[name].times_us
-        }
-        reports += tuple(seeds.values())
+        seeds = _measure(executor, operator, target, missing, oracle, subjects | more, tuple(more))
+        for seed in reversed(seeds):  # the first seed that passes serves
+            yardsticks |= dict.fromkeys(seed.times_us, seed.name)
+        reports += seeds
     return Calibration(yardsticks, reports)
 
 
@@ -128,23 +120,18 @@ def _measure(
     cases: tuple[str, ...],
     oracle: Subject | None,
     opponents: Mapping[str, Subject],
-    measured: set[str] | None = None,
+    names: tuple[str, ...] | None,
 ) -> tuple[BaselineReport, ...]:
     device = executor.devices()[0].id
+    seed = secrets.randbits(62)
     task: Task = CalibrateTask(
-        ids.new_id(), operator.name, target.name, device, cases, oracle, opponents, secrets.randbits(62)
+        ids.new_id(), operator.name, target.name, device, cases, oracle, opponents, seed, names=names
     )
     executor.submit(task)
     while True:
         for outcome in executor.poll(1.0):
-            if outcome.task != task.id:
-                continue
-            if outcome.status is not Status.OK:
-                message = outcome.diagnosis.message if outcome.diagnosis else str(outcome.status)
-                raise RunError(f"cannot calibrate {operator.name} on {device}: {message}", fix=_hint(outcome))
-            return tuple(r for r in outcome.baselines if not measured or r.name not in measured)
-
-
-def _hint(outcome: object) -> str:
-    diagnosis = getattr(outcome, "diagnosis", None)
-    return str(diagnosis.detail)[-2000:] if diagnosis else ""
+            if outcome.status is Status.OK:
+                return outcome.baselines
+            diagnosis = outcome.diagnosis
+            message, detail = (diagnosis.message, diagnosis.detail) if diagnosis else (str(outcome.status), "")
+            raise RunError(f"cannot calibrate {operator.name} on {device}: {message}", fix=detail[-2000:])

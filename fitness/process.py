@@ -15,15 +15,14 @@ from typing import IO
 
 import evo
 from evo import codec
-from evo.fitness.tasks import Outcome, Task
-from evo.records import Diagnosis, Stage, Status
+from evo.fitness.tasks import STAGES, Outcome, Task
+from evo.records import Diagnosis, Status
 
 PASSED = (
     "PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CXX", "EVO_CACHE", "EVO_DISABLE_PLUGINS",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "VIRTUAL_ENV",
 )  # fmt: skip
 HERE = Path(evo.__file__).resolve().parent.parent
-STAGES = {"build": Stage.BUILD, "check": Stage.CHECK, "time": Stage.TIME, "calibrate": Stage.CHECK}
 GRACE_S = 60.0  # a worker's first answer: starting Python and opening the device
 
 

@@ -16,13 +16,12 @@ from evo.errors import EvoError
 from evo.fitness.cache import BuildCache
 from evo.fitness.exclusive import building, timing
 from evo.fitness.session import Session
-from evo.fitness.tasks import BuildTask, CalibrateTask, CheckTask, Outcome, Task
+from evo.fitness.tasks import STAGES, BuildTask, CalibrateTask, CheckTask, Outcome, Task
 from evo.operator import Operator
-from evo.records import Build, Diagnosis, Stage, Status
+from evo.records import Build, Diagnosis, Status
 from evo.target import Rejected, Target
 
 BUILDER_BYTES = 4 << 30  # address space of a builder; an ordinary build takes well under one
-STAGES = {"build": Stage.BUILD, "check": Stage.CHECK, "time": Stage.TIME, "calibrate": Stage.CHECK}
 
 
 class Worker:

@@ -53,7 +53,8 @@ class Session:
         if task.oracle is not None:
             self._check_oracle(task.oracle, task)
         usable = [name for name, baseline in self.baselines.items() if not baseline.missing()]
-        return tuple(self._report(name, task) for name in (*usable, *task.opponents))
+        names = (*usable, *task.opponents) if task.names is None else task.names
+        return tuple(self._report(name, task) for name in names)
 
     def _check_oracle(self, oracle: Subject, task: CalibrateTask) -> None:
         """An oracle that disagrees with the float64 reference ends the run: nothing could be believed."""

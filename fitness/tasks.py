@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evo.records import Build, CaseResult, CompileRequest, Diagnosis, Status, Values
+from evo.records import Build, CaseResult, CompileRequest, Diagnosis, Stage, Status, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class TimeTask:
 class CalibrateTask:
     """First task of every worker: hands over the oracle and the genome-file opponents, by name.
 
-    `measure`: also check the oracle against float64, and check and time every baseline and opponent (a worker that
-    replaces a dead one need not).
+    `measure`: also check the oracle against float64, and check and time the baselines and opponents that `names` names,
+    all where it is None (a worker that replaces a dead one need not).
     """
 
     id: str
@@ -82,11 +82,13 @@ class CalibrateTask:
     opponents: Mapping[str, Subject]
     seed: int
     measure: bool = True
+    names: tuple[str, ...] | None = None
     limit_s: float = 120.0
     kind: Literal["calibrate"] = "calibrate"
 
 
 Task = BuildTask | CheckTask | TimeTask | CalibrateTask
+STAGES = {"build": Stage.BUILD, "check": Stage.CHECK, "time": Stage.TIME, "calibrate": Stage.CHECK}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evo.app.stand import Stand, stand
-from evo.fitness.calibration import make_candidate
 from evo.fitness.evaluator import Evaluator
-from evo.genome import Genome
+from evo.genome import Genome, make_candidate
 from evo.plugins.manager import Plugins
 from evo.records import Candidate, Evaluation, Purpose, Value
 
@@ -19,7 +18,7 @@ class Rig:
 
     def __init__(self, here: Stand) -> None:
         self.stand = here
-        here.calibrate(lambda message: None, opponents={}, against="nobody")
+        here.calibrate(lambda message: None, opponents={}, names=())
         self.evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, {})
 
     def judge(self, text: str, suffix: str, values: dict[str, Value] | None = None) -> Evaluation:

@@ -10,13 +10,12 @@ from evo import ids
 from evo.app.stand import Stand, choose_target, find_target, select_cases, stand
 from evo.errors import UnknownNameError, UsageError
 from evo.fitness.cache import BuildCache
-from evo.fitness.calibration import make_candidate
 from evo.fitness.evaluator import Evaluator
 from evo.fitness.executor import LocalExecutor
 from evo.fitness.inspection import inspect
 from evo.fitness.job import InvalidGenome, Job, plan_job
 from evo.fitness.tasks import BuildTask, Outcome
-from evo.genome import Genome
+from evo.genome import Genome, make_candidate
 from evo.operator import Operator
 from evo.plugins.manager import Plugins
 from evo.records import (
@@ -41,7 +40,7 @@ def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
         name = target if target != "auto" else ("cpu" if genome.suffix == ".cpp" else "sm_90")
         return _build_only(genome, plugins.operator(genome.operator), find_target(plugins, name), genes, cases)
     with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases) as here:
-        here.calibrate(_silent, opponents={}, against="nobody")
+        here.calibrate(_silent, opponents={}, names=())
         evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, {})
         return asyncio.run(_judge(evaluator, here, genome, genes))
 
@@ -56,7 +55,7 @@ def bench(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
             opponents = {against: read_genome(Path(against))}
         elif against:
             _known_baseline(here, against)
-        calibration = here.calibrate(_silent, opponents, against)
+        calibration = here.calibrate(_silent, opponents, (against,) if against else None)
         if against and not calibration.yardsticks:
             report = next((r for r in calibration.reports if r.name == against), None)
             why = "; ".join(sorted(set(report.failures.values()))) if report else "it covers none of the cases"
@@ -94,7 +93,7 @@ async def _judge(evaluator: Evaluator, here: Stand, genome: Genome, genes: Mappi
 def _build_only(
     genome: Genome, operator: Operator, target: Target, genes: Mapping[str, str], patterns: Sequence[str]
 ) -> Evaluation:
-    """Every build in this process, inspected against the architecture's nominal facts."""
+    """Every build, inspected against the architecture's nominal facts."""
     missing = target.missing()
     if missing:
         raise UsageError(f"target {target.name!r} cannot build here: {missing}")

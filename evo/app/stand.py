@@ -40,14 +40,17 @@ class Stand:
         return [genome for genome in genomes if not genome.arch or self.target.arch in genome.arch]
 
     def calibrate(
-        self, say: Callable[[str], None], opponents: Mapping[str, Genome] | None = None, against: str = ""
+        self,
+        say: Callable[[str], None],
+        opponents: Mapping[str, Genome] | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> Calibration:
         """Chooses the yardsticks; `opponents` replaces the operator's own genome-file baselines."""
         files = self.operator.genome_baselines(self.target.name)
         mine = {name: Genome.read(path) for name, path in files.items()} if opponents is None else opponents
         fallback = {f"seed:{genome.species}": genome for genome in self.seeds()}
         return calibrate(
-            self.executor, self.operator, self.target, self.cases, mine, fallback=fallback, against=against, say=say
+            self.executor, self.operator, self.target, self.cases, mine, fallback=fallback, names=names, say=say
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evo.genome import Genome, candidate_id, objection, uncovered
+from evo.genome import Genome, make_candidate, objection, uncovered
 from evo.operator import Case, Operator
 from evo.records import Candidate, DeviceFacts, Values
 
@@ -33,8 +33,4 @@ class Problem:
 
         Raises `GenomeError` for an unknown gene or an illegal value.
         """
-        complete = genome.values(values)
-        name = candidate_id(self.operator.name, self.target, genome, complete)
-        return Candidate(
-            name, self.operator.name, self.target, genome.species, genome.suffix, genome.canonical, complete
-        )
+        return make_candidate(self.operator.name, self.target, genome, values)

@@ -7,7 +7,7 @@
 from evo.genome.coverage import objection, uncovered
 from evo.genome.genes import Gene
 from evo.genome.genome import Genome
-from evo.genome.identity import candidate_id, machine_id, machine_set
+from evo.genome.identity import candidate_id, machine_id, machine_set, make_candidate
 from evo.genome.macros import compile_request
 from evo.genome.places import Uncovered
 from evo.genome.resolve import buffer_shapes, resolve_plan
@@ -21,6 +21,7 @@ __all__ = [
     "compile_request",
     "machine_id",
     "machine_set",
+    "make_candidate",
     "objection",
     "resolve_plan",
     "uncovered",

@@ -9,7 +9,7 @@ from evo import codec
 from evo.genome.genome import Genome
 from evo.ids import digest
 from evo.plan import LaunchPlan
-from evo.records import Build, BuildOptions, Values
+from evo.records import Build, BuildOptions, Candidate, Values
 
 SCHEMA = "1"  # raise it when the same file begins to mean something else
 
@@ -19,6 +19,13 @@ def candidate_id(operator: str, target: str, genome: Genome, values: Values) -> 
     defaults. Raises `GenomeError` for an unknown gene or an illegal value."""
     assignment = json.dumps(genome.values(values), sort_keys=True, separators=(",", ":"))
     return digest(("candidate", SCHEMA, operator, target, genome.suffix, genome.canonical, assignment))
+
+
+def make_candidate(operator: str, target: str, genome: Genome, values: Values) -> Candidate:
+    """The candidate of a genome; genes that `values` leaves out take their defaults. Raises as `candidate_id`."""
+    complete = genome.values(values)
+    name = candidate_id(operator, target, genome, complete)
+    return Candidate(name, operator, target, genome.species, genome.suffix, genome.canonical, complete)
 
 
 def machine_id(build: Build, plan: LaunchPlan, options: BuildOptions) -> str:
