@@ -33,6 +33,7 @@ from evo.target import Target
 
 SEARCH_PAIRS = {"cpu": 16, "gpu": 40}  # at most: a shared CPU may never be quiet enough to resolve more
 FINAL_PAIRS = 40
+SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing of the machine code
 
 
 class Evaluator:
@@ -152,13 +153,16 @@ class Evaluator:
                 self._end(job, status, Diagnosis(Stage.INSPECT, diagnosis.message, case, diagnosis.detail))
                 return
             identities[case] = machine_id(build, plan, job.requests[case].options)
-        known = machine_set(identities)
-        if job.purpose is Purpose.SEARCH and known in self._known:
-            candidate, status = self._known[known]
-            self._end(job, status, None, duplicate_of=candidate)
-            return
         if job.purpose is Purpose.SEARCH:
-            self._known[known] = (job.proposal.candidate.id, Status.OK)
+            job.machine = machine_set(identities)
+            if job.machine in self._known:
+                candidate, status = self._known[job.machine]
+                self._end(job, status, None, duplicate_of=candidate)
+                return
+            self._known[job.machine] = (
+                job.proposal.candidate.id,
+                Status.OK,
+            )  # as far as is known while it is in flight
         job.stage = Stage.CHECK
         self._submit(job, CheckTask(ids.new_id(), job.subject(), job.covered, secrets.randbits(62)))
 
@@ -202,6 +206,10 @@ class Evaluator:
         for task in [task for task, other in self._jobs.items() if other is job]:
             self.executor.cancel(task)
             del self._jobs[task]
+        if job.machine and not duplicate_of:
+            self._known[job.machine] = (job.proposal.candidate.id, status)
+            if status in SECOND_LOOK:
+                del self._known[job.machine]
         evaluation = job.evaluation(
             status, diagnosis, device=self.facts.id, yardsticks=self.yardsticks, duplicate_of=duplicate_of
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,7 +42,7 @@ class Job:
     built: dict[CompileRequest, Build] = field(default_factory=dict)
     results: dict[str, CaseResult] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
+    machine: str = ""  # its machine set, once it is built and nobody else had it
 
     @property
     def covered(self) -> tuple[str, ...]:
