@@ -8,6 +8,7 @@ EvoError
 │   └── TargetError         the target cannot be used here: no GPU, no compiler
 ├── ArchiveError            not an archive, newer, locked, disk full          (exit 1)
 └── RunError                the run itself failed                             (exit 1)
+    └── DeviceLostError     the device does not come back; the run can be resumed
 
 A candidate's fault is never an exception that leaves `fitness`: it is a `Status` in a record. Inside `fitness`,
 `Rejected` (see `evo.target`) carries such a status from the device to the record.
@@ -86,3 +87,7 @@ class ArchiveError(EvoError):
 
 class RunError(EvoError):
     """The run failed for a reason that is not a candidate's."""
+
+
+class DeviceLostError(RunError):
+    """The device failed again and again to do what evo's own kernels ask. What was measured is filed."""

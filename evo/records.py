@@ -101,6 +101,7 @@ class Kernel:
     shared_bytes: int = 0  # static
     max_threads: int = 0  # launch bound; 0: none
     opcodes: Mapping[str, int] = field(default_factory=dict)  # SASS or x86 histogram
+    flags: tuple[str, ...] = ()  # what a person should know of its code: uses local memory, a claim not proved, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Deviation:
     index: int = 0
     got: float = 0.0
     expected: float = 0.0
+    scale: float = 0.0  # RMS of the truth's finite elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ class Timing:
     clocks: Mapping[str, float] = field(default_factory=dict)  # sm_mhz, memory_mhz, temperature_c, ... before and after
     light_us: float = 0.0  # roofline at the device's measured copy rate; 0 unknown
     method: str = ""  # how the two sides were measured, "graph/stream": stream includes a library's host time
+    opponent_rms: float = 0.0  # the opponent's own relative RMS error on such inputs; 0 unknown
+    sessions: tuple[int, ...] = ()  # pairs of each fresh process, in the order of `samples`; () is a single one
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,11 @@ class Stopwatch(Protocol):
         """How this sequence is measured: "graph", "events", "stream" or "block"."""
         ...
 
+    @property
+    def readings(self) -> Mapping[str, float]:
+        """What else the samples so far have shown: bracket_us, power_w, energy_uj (a call) where the protocol tells."""
+        ...
+
     def sample(self) -> float:
         """Runs the sequence; microseconds per call. Raises `Rejected`."""
         ...
@@ -90,6 +95,11 @@ class Machine(Protocol):
 
     @property
     def facts(self) -> DeviceFacts: ...
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """How calls can be timed here, by name; the first is the default."""
+        ...
 
     def allocate(self, specs: Sequence[BufferSpec]) -> list[Buffer]:
         """Lays all buffers out at random places of one arena, with guard bands; earlier buffers become void.
@@ -116,13 +126,18 @@ class Machine(Protocol):
         """Writes contents, reproducibly from the seed."""
         ...
 
-    def poison(self, buffer: Buffer, key: int) -> None:
-        """Overwrites the contents with a pattern that depends on `key` (for floats: mostly NaN)."""
+    def poison(self, buffer: Buffer, key: int, scale: float = 1.0) -> None:
+        """Overwrites the contents with what `evo.fitness.poison` says for `key`; results are about as large as
+        `scale`."""
+        ...
+
+    def perturb(self, buffer: Buffer, key: int) -> None:
+        """One element, which `key` chooses, gets the value of another one."""
         ...
 
     def zero(self, buffer: Buffer) -> None: ...
 
-    def is_zero(self, buffer: Buffer) -> bool: ...
+    def is_zero(self, *buffers: Buffer) -> bool: ...
 
     def guard(self, buffers: Sequence[Buffer], key: int) -> None:
         """Writes the guard bands of these buffers with a pattern that depends on `key`."""
@@ -148,18 +163,23 @@ class Machine(Protocol):
         """Of each one, waited for once."""
         ...
 
-    def lanes(self, estimate_us: float) -> int:
+    def lanes(self, estimate_us: float, protocol: str = "") -> int:
         """How many calls a sample of the stopwatch makes at most, where it writes no output twice if it gets so many
         calls with outputs of their own; 1 where the machine itself sees to it that no call finds its work done."""
         ...
 
-    def compare(self, actual: Buffer, expected: Buffer) -> Deviation:
-        """Deviation of `actual` from `expected` (any float dtypes), both on the device."""
+    def compare(self, actual: Buffer, expected: Buffer, row_floor: float = 0.0) -> Deviation:
+        """Deviation of `actual` from `expected` (any float dtypes), both on the device; see `Tolerance.row_floor`."""
         ...
 
-    def stopwatch(self, calls: Sequence[Call], estimate_us: float) -> Stopwatch:
-        """A stopwatch of this target's default protocol that rotates through `calls` (one a slot). `estimate_us` is a
-        rough time of one call, which picks graph lengths or block sizes."""
+    def stopwatch(self, calls: Sequence[Call], estimate_us: float, protocol: str = "") -> Stopwatch:
+        """A stopwatch of the named protocol ("": the default) for `calls`, one a slot. `estimate_us` is a rough time of
+        one call, which picks graph lengths or block sizes. Raises `UsageError` for a protocol that is not offered."""
+        ...
+
+    def tempo(self) -> float:
+        """The processor's clock now, in MHz, counted against the device's timer by a short kernel of evo's own; 0 where
+        there is no such thing. Waits for it (about 0.05 ms)."""
         ...
 
     def clocks(self) -> Mapping[str, float]:
@@ -215,6 +235,11 @@ class Target(Protocol):
 
     @property
     def suffixes(self) -> tuple[str, ...]: ...
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """As its machines'; known without opening one."""
+        ...
 
     @property
     def arch(self) -> str:

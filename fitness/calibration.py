@@ -37,6 +37,7 @@ def calibrate(
     *,
     fallback: Mapping[str, Genome],
     names: tuple[str, ...] | None = None,
+    protocol: str = "",
     say: Callable[[str], None] = lambda message: None,
 ) -> Calibration:
     """Builds the oracle and the opponents, checks them, and times those that `names` names (None: all that there are;
@@ -53,13 +54,13 @@ def calibrate(
         raise RunError(f"the oracle of {operator.name!r} covers none of the cases", fix=f"see {path}")
     timed = tuple(case.name for case in cases if case.group != "check")
     say("checking the oracle, timing the baselines")
-    reports = _measure(executor, operator, target, timed, oracle, subjects, names)
+    reports = _measure(executor, operator, target, timed, oracle, subjects, names, protocol)
     yardsticks = choose(timed, reports)
     missing = tuple(case for case in timed if case not in yardsticks)
     if missing and names is None:
         say("no baseline for some cases: timing the seeds")
         more = build_subjects(executor, operator, target, cases, fallback)
-        seeds = _measure(executor, operator, target, missing, oracle, subjects | more, tuple(more))
+        seeds = _measure(executor, operator, target, missing, oracle, subjects | more, tuple(more), protocol)
         for seed in reversed(seeds):  # the first seed that passes serves
             yardsticks |= dict.fromkeys(seed.times_us, seed.name)
         reports += seeds
@@ -121,12 +122,14 @@ def _measure(
     oracle: Subject | None,
     opponents: Mapping[str, Subject],
     names: tuple[str, ...] | None,
+    protocol: str,
 ) -> tuple[BaselineReport, ...]:
     device = executor.devices()[0].id
     seed = secrets.randbits(62)
     task: Task = CalibrateTask(
-        ids.new_id(), operator.name, target.name, device, cases, oracle, opponents, seed, names=names
-    )
+        ids.new_id(), operator.name, target.name, device, cases, oracle, opponents, seed, names=names,
+        protocol=protocol,
+    )  # fmt: skip
     executor.submit(task)
     while True:
         for outcome in executor.poll(1.0):

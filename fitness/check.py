@@ -6,22 +6,33 @@ candidate has stopped, into buffers that held poison while the candidate ran.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from evo.fitness.compare import deviation
-from evo.fitness.layout import Layout, Slot, outputs, present, restore
+from evo.fitness.layout import Layout, Slot, mirror, outputs, present, restore
 from evo.operator import Case, Operator
 from evo.plan import LaunchPlan
 from evo.records import Deviation, Status
 from evo.target import Buffer, Call, Machine, Program, Rejected
 
+# Relative RMS error that nobody is blamed for, by output type: one unit of rounding of a 16-bit result, four of a wider
+# one, where the arithmetic itself shows.
+ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-22, "fp64": 2.0**-51}
+LESS_EXACT = 2.0
+
+Seal = tuple[int, list[tuple[int, ...]]]  # the guard bands' key, and the digests of every slot's inputs
+
 
 @dataclass(frozen=True)
 class Gate:
-    """Checks calls of one operator's case on one machine."""
+    """Checks calls of one operator's case on one machine.
+
+    `secret` keys every digest of this gate; it is not drawn from `rng`, whose draws lie about in memory as contents.
+    """
 
     machine: Machine
     operator: Operator
@@ -29,70 +40,114 @@ class Gate:
     layout: Layout
     oracle: Program | None  # None: the float64 reference is the truth
     rng: np.random.Generator
+    secret: int = field(default_factory=lambda: secrets.randbits(62), repr=False)
+    scales: dict[str, float] = field(default_factory=dict)  # RMS of each output's truth, once it is known
 
     def check(
-        self, call: Call, plan: LaunchPlan, slot: Slot, owner: str = "candidate", *, repeat: bool = True,
-        slack: float = 1.0,
+        self, call: Call, plan: LaunchPlan, slot: Slot, owner: str = "candidate", *,
+        again: tuple[Call, Slot] | None = None, slack: float = 1.0,
     ) -> Deviation:  # fmt: skip
-        """Runs the call (twice, where `repeat` and the operator is deterministic) on the slot's contents.
+        """Runs the call on the slot's contents and, where the operator is deterministic, its twin `again` on the same
+        contents in another place.
 
         Returns the deviation of the worst output; raises `Rejected`. `slack` widens the tolerance.
         """
-        scratch = self.layout.scratch.get(owner, {})
-        self.prepare(slot, scratch, plan)
+        self.prepare(slot, plan, owner)
         before = self._inputs(slot)
         truth_inputs = None if self.oracle else self._host_inputs(slot)
-        self._run(call, slot, plan, scratch, before)
+        self._run(call, slot, plan, owner, before)
         worst = self._judge(slot, truth_inputs, slack)
-        if repeat and self.operator.deterministic:
-            first = self.digests(slot)
-            self.prepare(slot, scratch, plan)
-            self._run(call, slot, plan, scratch, before)
-            if self.digests(slot) != first:
+        if again and self.operator.deterministic:
+            twin, place = again
+            mirror(self.machine, slot, place)
+            self.prepare(place, plan, owner)
+            self._run(twin, place, plan, owner, self._inputs(place))
+            if len(set(self.digests(slot, place))) != 1:
                 raise Rejected(Status.NONDETERMINISTIC, "two calls on the same inputs gave different bits")
         return worst
 
-    def prepare(self, slot: Slot, scratch: Mapping[str, Buffer], plan: LaunchPlan) -> None:
+    def prepare(self, slot: Slot, plan: LaunchPlan, owner: str) -> None:
         """Poisons whatever the next call must write, with a pattern that no earlier call has seen."""
-        zeroed = {item.name for item in plan.scratch if item.zero}
-        for name, buffer in scratch.items():
-            if name in zeroed:
-                self.machine.zero(buffer)
-            else:
-                self.machine.poison(buffer, self._key())
-        for name in outputs(self.operator, self.case):
-            if name in slot.fills:
-                restore(self.machine, slot, [name])
-            else:
-                self.machine.poison(slot.buffers[name], self._key())
+        self._spoil_scratch(slot.scratch.get(owner, {}), plan)
+        self._spoil_outputs(slot)
 
-    def seal(self) -> tuple[int, list[tuple[int, ...]]]:
-        """Fresh guard bands, and what all inputs hold: for `unbroken` after calls that are not checked one by one."""
-        key = self._key()
+    def prepare_lanes(self, plan: LaunchPlan, owner: str) -> None:
+        """`prepare` for all lanes."""
+        for scratch in self.layout.scratches(owner):
+            self._spoil_scratch(scratch, plan)
+        for lane in self.layout.lanes:
+            self._spoil_outputs(lane)
+
+    def left_dirty(self, plan: LaunchPlan, *scratches: Mapping[str, Buffer]) -> str:
+        """The first `kept` scratch that is not zero in all of the sets, else ""."""
+        for item in plan.scratch:
+            if item.zero == "kept" and not self.machine.is_zero(*(scratch[item.name] for scratch in scratches)):
+                return item.name
+        return ""
+
+    def seal(self, before: Seal | None = None, *changed: int) -> Seal:
+        """Fresh guard bands, and what all inputs hold: for `unbroken` after calls that are not checked one by one.
+
+        With the seal `before`, only the slots with the numbers `changed` hold something else.
+        """
+        key, slots = self._key(), self.layout.slots
         self.machine.guard(self.layout.every, key)
-        return key, [self._inputs(slot) for slot in self.layout.slots]
+        if before is None:
+            return key, self._inputs(*slots)
+        inputs = list(before[1])
+        for number in changed:
+            inputs[number] = self._inputs(slots[number])[0]
+        return key, inputs
 
-    def unbroken(self, seal: tuple[int, list[tuple[int, ...]]]) -> None:
+    def unbroken(self, seal: Seal) -> None:
         """Raises `Rejected` when since `seal` something was written outside the outputs."""
         key, inputs = seal
         where = self.machine.breach(self.layout.every, key)
         if where:
             raise Rejected(Status.OUT_OF_BOUNDS, f"timed calls wrote outside a buffer: {where}")
-        if [self._inputs(slot) for slot in self.layout.slots] != inputs:
+        if self._inputs(*self.layout.slots) != inputs:
             raise Rejected(Status.INPUT_MUTATED, "timed calls changed an input tensor")
+
+    def as_exact_as(self, opponent_rms: float, rms: float) -> None:
+        """Raises `Rejected` when a candidate's error is beyond rounding and more than twice its opponent's: it may then
+        be faster because it computes less. A more exact candidate is welcome."""
+        dtypes = [self.case.dtypes[name] for name in outputs(self.operator, self.case)]
+        rounding = max((ROUNDING.get(dtype, 0.0) for dtype in dtypes), default=0.0)
+        if rms > max(rounding, LESS_EXACT * opponent_rms):
+            raise Rejected(
+                Status.WRONG_RESULT,
+                f"relative RMS error {rms:.3g} is over {LESS_EXACT:g} times the opponent's own, {opponent_rms:.3g}",
+            )
 
     def digests(self, *slots: Slot) -> list[tuple[int, ...]]:
         """Of all outputs of each slot."""
-        names = outputs(self.operator, self.case)
-        found = self.machine.digests([slot.buffers[name] for slot in slots for name in names], 0x5EED)
-        return [tuple(found[i : i + len(names)]) for i in range(0, len(found), len(names))]
+        return self._digests(outputs(self.operator, self.case), *slots)
 
-    def _run(
-        self, call: Call, slot: Slot, plan: LaunchPlan, scratch: Mapping[str, Buffer], before: tuple[int, ...]
-    ) -> None:
+    def _digests(self, names: list[str], *slots: Slot) -> list[tuple[int, ...]]:
+        found = self.machine.digests([slot.buffers[name] for slot in slots for name in names], self.secret)
+        return [tuple(found[i * len(names) : (i + 1) * len(names)]) for i in range(len(slots))]
+
+    def _inputs(self, *slots: Slot) -> list[tuple[int, ...]]:
+        return self._digests([t.name for t in present(self.operator, self.case) if t.role == "in"], *slots)
+
+    def _spoil_outputs(self, slot: Slot) -> None:
+        for name in outputs(self.operator, self.case):
+            if name in slot.fills:
+                restore(self.machine, slot, [name])
+            else:
+                self.machine.poison(slot.buffers[name], self._key(), self.scales.get(name, 1.0))
+
+    def _spoil_scratch(self, scratch: Mapping[str, Buffer], plan: LaunchPlan) -> None:
+        for item in plan.scratch:
+            if item.zero == "kept":
+                self.machine.zero(scratch[item.name])
+            else:
+                self.machine.poison(scratch[item.name], self._key())
+
+    def _run(self, call: Call, slot: Slot, plan: LaunchPlan, owner: str, before: list[tuple[int, ...]]) -> None:
         key = self._key()
         self.machine.guard(self.layout.every, key)
-        for buffer in self.layout.expected.values():
+        for buffer in (*self.layout.expected.values(), *self.layout.oracle.values()):
             self.machine.poison(buffer, self._key())
         self.machine.run(call)
         where = self.machine.breach(self.layout.every, key)
@@ -100,26 +155,31 @@ class Gate:
             raise Rejected(Status.OUT_OF_BOUNDS, f"wrote outside a buffer: {where}")
         if self._inputs(slot) != before:
             raise Rejected(Status.INPUT_MUTATED, "an input tensor was changed")
-        for item in plan.scratch:
-            if item.zero == "kept" and not self.machine.is_zero(scratch[item.name]):
-                raise Rejected(
-                    Status.WRONG_RESULT, f'scratch {item.name!r} is declared zero = "kept" but was not left zero'
-                )
+        if dirty := self.left_dirty(plan, slot.scratch.get(owner, {})):
+            raise Rejected(Status.WRONG_RESULT, f'scratch {dirty!r} is declared zero = "kept" but was not left zero')
 
     def _judge(self, slot: Slot, host_inputs: Mapping[str, np.ndarray] | None, slack: float) -> Deviation:
         """The worst output's deviation; `Rejected(WRONG_RESULT)` beyond the tolerance."""
         if host_inputs is None:
             self._ask_oracle(slot)
-            found = {n: self.machine.compare(slot.buffers[n], b) for n, b in self.layout.expected.items()}
+            found = {
+                n: self.machine.compare(slot.buffers[n], b, self._floor(n)) for n, b in self.layout.expected.items()
+            }
         else:
             truth = self.operator.reference(host_inputs, self.case)
-            found = {n: deviation(self.machine.read(slot.buffers[n]), truth[n]) for n in self.layout.expected}
+            found = {
+                n: deviation(self.machine.read(slot.buffers[n]), truth[n], self._floor(n)) for n in self.layout.expected
+            }
         for name, got in found.items():
             self._within(name, got, slack)
+            self.scales[name] = got.scale
         return max(found.values(), key=lambda item: item.rms)
 
+    def _floor(self, output: str) -> float:
+        return self.operator.output_tolerance(self.case, output).row_floor
+
     def _within(self, name: str, got: Deviation, slack: float) -> None:
-        limit = self.operator.tolerance(self.case)
+        limit = self.operator.output_tolerance(self.case, name)
         over = [
             f"{what} {value:.3g} is over {bound:.3g}"
             for what, value, bound in (
@@ -141,13 +201,9 @@ class Gate:
             if name in slot.fills:  # an inout tensor: the oracle starts from the same contents
                 data, seed = slot.fills[name]
                 self.machine.fill(buffer, data, seed)
-        for item in self.oracle.plan.scratch:
-            self.machine.zero(self.layout.scratch["oracle"][item.name])
+        for buffer in self.layout.oracle.values():
+            self.machine.zero(buffer)
         self.machine.run(self.machine.bind(self.oracle, self.layout.truth(slot)))
-
-    def _inputs(self, slot: Slot) -> tuple[int, ...]:
-        names = [t.name for t in present(self.operator, self.case) if t.role == "in"]
-        return tuple(self.machine.digests([slot.buffers[name] for name in names], 0x1A9))
 
     def _host_inputs(self, slot: Slot) -> dict[str, np.ndarray]:
         return {n: self.machine.read(slot.buffers[n]) for n in slot.fills}

@@ -2,6 +2,7 @@
 
 Quads ABBA or BAAB at random cancel slow drift. Before each timed block the outputs that it must write are poisoned;
 after it their digests must equal those of the outputs that were fully checked for the same inputs. Samples are kept.
+A quad during which the processor's clock moved is void, and another one takes its place.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import numpy as np
 
 from evo import ids
 from evo.fitness.check import Gate
-from evo.fitness.statistics import LEVEL, Interval, ratio_interval
+from evo.fitness.protocols import promises
+from evo.fitness.renewal import Renewal
+from evo.fitness.statistics import LEVEL, Interval, ratio_interval, sessions_interval
+from evo.fitness.steadiness import Steadiness, settle
 from evo.operator import Case, Operator
 from evo.plan import LaunchPlan
 from evo.records import Status, Timing
 from evo.target import Call, Machine, Rejected, Stopwatch
 
-RESOLVED = {"rotation": 0.004, "warm": 0.01}  # relative half-width at which search has seen enough, by protocol
 UNSTABLE = 0.25  # relative half-width that no verdict may rest on
+# What a multiprocessor can take from the L2 at most: 64 bytes a clock (the vendor's A100 whitepaper gives all 108
+# together 5120), at 3 GHz, beyond any chip's clock. Loose by about three, so that no honest time lies below.
+L2_BYTES_PER_S_AND_SM = 64 * 3e9
 
 
 @dataclass(frozen=True)
@@ -50,72 +56,96 @@ class Rules:
         """ "" to go on, else how it stopped."""
         if self.fixed:
             return "fixed" if pairs >= self.pairs_max else ""
-        if self.rival and interval.high < self.rival:
-            return "behind"
         if pairs < self.pairs_min:
             return ""
+        if self.rival and interval.high < self.rival:
+            return "behind"
         if interval.half_width < resolved:
             return "resolved"
         return "budget" if pairs >= self.pairs_max else ""
 
 
 def race(
-    gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules, alive: Callable[[], None] = lambda: None
-) -> Timing:
-    """Times both sides on the gate's slots. Raises `Rejected` on a changed output or an incredible time.
+    gate: Gate, candidate: Side, opponent: Side, name: str, rules: Rules, alive: Callable[[], None] = lambda: None,
+    *, protocol: str = "", warm_up_s: float = 0.0,
+) -> Timing:  # fmt: skip
+    """Times both sides on the gate's slots. Raises `Rejected` on a changed output, an incredible time, or a clock that
+    does not hold still.
 
-    `alive` is called between samples.
+    `alive` is called between samples; the first `warm_up_s` seconds of samples are dropped.
     """
     machine, light_us = gate.machine, light(gate.machine, gate.operator, gate.case)
     clocks = {f"{key}_before": value for key, value in machine.clocks().items()}
-    watches = [machine.stopwatch(side.calls, light_us) for side in (candidate, opponent)]
+    watches = [machine.stopwatch(side.calls, light_us, protocol) for side in (candidate, opponent)]
+    promise = promises(watches[0].protocol)
+    rules = replace(rules, pairs_max=min(rules.pairs_max, promise.pairs_max))
     samples: list[tuple[float, float]] = []
     stopped = ""
-    seal = gate.seal()
+    steadiness = Steadiness(judged=promise.steady)
+    renewal = Renewal(gate)
+    sides = [candidate, opponent]
     try:
+        settle(machine, lambda: [_sample(gate, *each) for each in zip(sides, watches, strict=True)], warm_up_s)
         while not stopped:
-            samples += _quad(gate, (candidate, opponent), watches, alive)
-            stopped = rules.verdict(len(samples), ratio_interval(samples), RESOLVED[watches[0].protocol])
+            quad = _quad(gate, sides, watches, alive)
+            sides = renewal.after_quad(sides)
+            if steadiness.counts(*quad.mhz):
+                samples += quad.pairs
+                stopped = rules.verdict(len(samples), ratio_interval(samples), promise.resolved)
+        clocks |= steadiness.readings() | _readings(watches)
     finally:
         for watch in watches:
             watch.close()
-    gate.unbroken(seal)
+    renewal.finish(sides)
     clocks |= {f"{key}_after": value for key, value in machine.clocks().items()}
-    timing = summarise(samples, stopped, watches[0].protocol, name, light_us, clocks)
+    shown_us = light_us if promise.cold or machine.facts.target == "cpu" else 0.0  # a hot cache is faster than light
+    timing = summarise(samples, stopped, watches[0].protocol, name, shown_us, clocks)
     timing = replace(timing, method="/".join(watch.method for watch in watches))
     _believe(timing, gate.machine, gate.operator, gate.case)
     return timing
 
 
-def _quad(
-    gate: Gate, sides: tuple[Side, Side], watches: Sequence[Stopwatch], alive: Callable[[], None]
-) -> list[tuple[float, float]]:
-    """Two pairs from one ABBA or BAAB sequence."""
+@dataclass(frozen=True)
+class Quad:
+    """Two pairs from one ABBA or BAAB sequence, and by side the processor's MHz after each of its samples."""
+
+    pairs: list[tuple[float, float]]
+    mhz: tuple[list[float], list[float]]
+
+
+def _quad(gate: Gate, sides: Sequence[Side], watches: Sequence[Stopwatch], alive: Callable[[], None]) -> Quad:
     order = (0, 1, 1, 0) if gate.rng.random() < 0.5 else (1, 0, 0, 1)
     times: tuple[list[float], list[float]] = ([], [])
+    mhz: tuple[list[float], list[float]] = ([], [])
     for which in order:
         alive()
-        times[which].append(_sample(gate, sides[which], watches[which]))
-    return list(zip(*times, strict=True))
+        elapsed, tempo = _sample(gate, sides[which], watches[which])
+        times[which].append(elapsed)
+        mhz[which].append(tempo)
+    return Quad(list(zip(*times, strict=True)), mhz)
 
 
-def _sample(gate: Gate, side: Side, watch: Stopwatch) -> float:
-    lanes = gate.layout.lanes
-    scratch = gate.layout.scratch.get(side.owner, {})
-    for number, lane in enumerate(lanes):
-        gate.prepare(lane, scratch if number == 0 else {}, side.plan)
+def _readings(watches: Sequence[Stopwatch]) -> dict[str, float]:
+    """What the stopwatches saw beside the time, by side."""
+    sides = zip(("candidate", "opponent"), watches, strict=True)
+    return {f"{side}_{name}": value for side, watch in sides for name, value in watch.readings.items()}
+
+
+def _sample(gate: Gate, side: Side, watch: Stopwatch) -> tuple[float, float]:
+    """Microseconds a call, and the processor's MHz right after. The outputs are checked."""
+    gate.prepare_lanes(side.plan, side.owner)
     elapsed = watch.sample()
-    for item in side.plan.scratch:
-        if item.zero == "kept" and not gate.machine.is_zero(scratch[item.name]):
-            raise Rejected(Status.WRONG_RESULT, f"timed calls of the {side.owner} left scratch {item.name!r} not zero")
+    tempo = gate.machine.tempo()
+    if dirty := gate.left_dirty(side.plan, *gate.layout.scratches(side.owner)):
+        raise Rejected(Status.WRONG_RESULT, f"timed calls of the {side.owner} left scratch {dirty!r} not zero")
     if side.digests:
-        for number, found in enumerate(gate.digests(*lanes)):
+        for number, found in enumerate(gate.digests(*gate.layout.lanes)):
             if found != side.digests[number % len(side.digests)]:
                 raise Rejected(
                     Status.NONDETERMINISTIC if side.owner == "candidate" else Status.EVALUATOR_ERROR,
                     f"a timed call of the {side.owner} wrote other bits than its checked call on the same inputs",
                 )
-    return elapsed
+    return elapsed, tempo
 
 
 def summarise(
@@ -126,7 +156,8 @@ def summarise(
     light_us: float,
     clocks: Mapping[str, float],
 ) -> Timing:
-    interval = ratio_interval(samples)
+    """The interval is anytime-valid, since racing stops by looking; that of a sample of fixed size is Student's."""
+    interval = sessions_interval([samples]) if stopped == "fixed" else ratio_interval(samples)
     return Timing(
         protocol=protocol,
         opponent=opponent,
@@ -152,25 +183,31 @@ def light(machine: Machine, operator: Operator, case: Case) -> float:
     return max(moved / machine.copy_rate(moved), arithmetic) * 1e6
 
 
-def floor(machine: Machine, operator: Operator, case: Case) -> float:
+def floor(machine: Machine, operator: Operator, case: Case, protocol: str) -> float:
     """No honest time is below this, in microseconds; 0 where the device's peaks are unknown.
 
-    Reads are cold; writes may stay in the cache. The *peak* rates of the data sheet, not the measured ones.
+    The *peak* rates of the data sheet, not the measured ones. Writes may stay in the L2; reads come from memory where
+    the protocol makes them cold, else from memory only as far as they do not fit the L2, and through its ports.
     """
     cost, facts = operator.cost(case), machine.facts
     if not facts.peak_bytes_per_s:
         return 0.0
-    moved = cost.bytes_read + max(0, cost.bytes_written - facts.l2_bytes)
+    beyond = max(0, cost.bytes_written - facts.l2_bytes)
     arithmetic = cost.flops / facts.peak_flops if facts.peak_flops else 0.0
-    return max(moved / facts.peak_bytes_per_s, arithmetic) * 1e6
+    if promises(protocol).cold:
+        return max((cost.bytes_read + beyond) / facts.peak_bytes_per_s, arithmetic) * 1e6
+    beyond += max(0, cost.bytes_read - facts.l2_bytes)
+    ports = max(cost.bytes_read, cost.bytes_written) / (facts.sms * L2_BYTES_PER_S_AND_SM)
+    return max(beyond / facts.peak_bytes_per_s, ports, arithmetic) * 1e6
 
 
 def _believe(timing: Timing, machine: Machine, operator: Operator, case: Case) -> None:
-    least = floor(machine, operator, case)
+    least = floor(machine, operator, case, timing.protocol)
     if timing.time_us < least:
         raise Rejected(
             Status.IMPLAUSIBLE,
-            f"{timing.time_us:.2f} us is faster than the device can read the inputs ({least:.2f} us at peak)",
+            f"{timing.time_us:.2f} us is faster than the device can move the data under {timing.protocol!r} "
+            f"({least:.2f} us at peak)",
         )
     width = Interval(timing.ratio, timing.low, timing.high).half_width
     if width > UNSTABLE and timing.stopped != "behind":  # behind for certain, however roughly

@@ -16,15 +16,19 @@ def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
 
 
-def deviation(actual: Array, expected: Array) -> Deviation:
+def deviation(actual: Array, expected: Array, row_floor: float = 0.0) -> Deviation:
     """`Deviation` of `actual` from `expected`, equal shapes, any float dtypes; rows are along the last axis.
+
+    A row counts as no smaller than `row_floor` times the tensor (`Tolerance.row_floor`).
 
     An element is right where both are NaN or the same infinity; where only one is finite the deviation is infinite. A
     row whose truth is all zero must be zero exactly.
     """
     got, want = _rows(actual), _rows(expected)
     step = max(1, CHUNK // max(1, got.shape[1]))
-    parts = [_chunk(got[i : i + step], want[i : i + step], i) for i in range(0, got.shape[0], step)]
+    starts = range(0, got.shape[0], step)
+    least = row_floor * _scale(want, starts, step) if row_floor else 0.0
+    parts = [_chunk(got[i : i + step], want[i : i + step], i, least) for i in starts]
     squares, truth = sum(part[0] for part in parts), sum(part[1] for part in parts)
     worst = max(parts, key=lambda part: part[3])
     rms = float(np.sqrt(squares / truth)) if truth > 0 else (0.0 if squares == 0 else float("inf"))
@@ -36,11 +40,22 @@ def deviation(actual: Array, expected: Array) -> Deviation:
         index=flat,
         got=float(got.reshape(-1)[flat]),
         expected=float(want.reshape(-1)[flat]),
+        scale=float(np.sqrt(truth / max(1, want.size))),
     )
 
 
-def _chunk(got: Array, want: Array, first_row: int) -> tuple[float, float, float, float, int]:
-    """Squared error, squared truth, worst row ratio, worst scaled element and its flat index."""
+def _scale(want: Array, starts: range, step: int) -> float:
+    """RMS of the finite elements."""
+    squares = 0.0
+    for i in starts:
+        part = want[i : i + step].astype(np.float64)
+        squares += float(np.sum(np.square(part, where=np.isfinite(part), out=np.zeros_like(part))))
+    return float(np.sqrt(squares / max(1, want.size)))
+
+
+def _chunk(got: Array, want: Array, first_row: int, least: float) -> tuple[float, float, float, float, int]:
+    """Squared error, squared truth, worst row ratio, worst scaled element and its flat index; `least` is the smallest
+    RMS of a row."""
     with np.errstate(all="ignore"):  # poison and hostile outputs hold whatever they like
         out, ref = got.astype(np.float64), want.astype(np.float64)
         error = np.abs(out - ref)
@@ -48,10 +63,10 @@ def _chunk(got: Array, want: Array, first_row: int) -> tuple[float, float, float
             error, ref = _non_finite(out, ref)
         row_squares = np.einsum("ij,ij->i", ref, ref)
         row_errors = np.einsum("ij,ij->i", error, error)
-        row_truth = np.sqrt(row_squares / got.shape[1])[:, None]
-        scaled = error / np.maximum(np.abs(ref), row_truth)
+        row_truth = np.maximum(np.sqrt(row_squares / got.shape[1]), least)
+        scaled = error / np.maximum(np.abs(ref), row_truth[:, None])
         scaled[error == 0] = 0.0  # also where the row's truth is all zero
-        row = np.sqrt(row_errors / row_squares)
+        row = np.sqrt(row_errors / got.shape[1]) / row_truth
         row[row_errors == 0] = 0.0
     place = int(np.argmax(scaled))
     return (

@@ -9,11 +9,14 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from evo import ids
 from evo.errors import GenomeError
 from evo.fitness.executor import LocalExecutor
 from evo.fitness.inspection import inspect
 from evo.fitness.job import InvalidGenome, Job, plan_job
+from evo.fitness.sessions import Enough, measure
 from evo.fitness.tasks import BuildTask, CheckTask, Outcome, TimeTask
 from evo.genome import Genome, machine_id, machine_set
 from evo.operator import Case, Operator
@@ -32,7 +35,8 @@ from evo.records import (
 from evo.target import Target
 
 SEARCH_PAIRS = {"cpu": 16, "gpu": 40}  # at most: a shared CPU may never be quiet enough to resolve more
-FINAL_PAIRS = 40
+FINAL_PAIRS = 40  # of a candidate that is judged alone, in one process
+SESSION_PAIRS = 16  # of a finalist, in each of its processes: what differs between these weighs more
 SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing of the machine code
 
 
@@ -48,6 +52,7 @@ class Evaluator:
         yardsticks: Mapping[str, str],
         *,
         run: str = "",
+        protocol: str = "",
     ) -> None:
         self.executor = executor
         self.operator = operator
@@ -57,6 +62,7 @@ class Evaluator:
         self.yardsticks = yardsticks
         self.timed = frozenset(case.name for case in cases if case.group != "check")
         self.run = run
+        self.protocol = protocol  # "": the target's default; the yardsticks were chosen under it
         self._jobs: dict[str, Job] = {}  # by the task that each waits for
         self._known: dict[str, tuple[str, Status]] = {}  # machine set -> candidate, status
         self._ready: list[Verdict] = []
@@ -81,19 +87,18 @@ class Evaluator:
         ready, self._ready = self._ready, []
         return ready
 
-    async def finals(self, members: Mapping[str, Candidate]) -> list[Evaluation]:
-        """Each candidate again on the cases that name it, in a fresh process, with fresh contents and fixed pairs."""
+    async def finals(self, members: Mapping[str, Candidate], enough: Enough) -> list[Evaluation]:
+        """Each candidate again on the cases that name it, in fresh processes, with fresh contents and fixed pairs."""
         self.cancel()
-        self.executor.renew()
-        evaluations: list[Evaluation] = []
-        for candidate in {c.id: c for c in members.values()}.values():
-            mine = frozenset(case for case, other in members.items() if other.id == candidate.id)
-            evaluations.append(await self.judge(candidate, Purpose.FINAL, mine))
-        return evaluations
+        return await measure(self, members, Purpose.FINAL, SESSION_PAIRS, enough)
 
-    async def judge(self, candidate: Candidate, purpose: Purpose, timed: frozenset[str]) -> Evaluation:
-        """One candidate alone, through all stages; `timed` names the cases to time."""
-        self._begin(Proposal(ids.new_id(), self.run, candidate), purpose, {}, timed)
+    async def judge(
+        self, candidate: Candidate, purpose: Purpose, timed: frozenset[str], *, pairs: int = FINAL_PAIRS
+    ) -> Evaluation:
+        """One candidate alone, through all stages; `timed` names the cases to time: with exactly so many pairs, save in
+        search, where racing decides."""
+        pairs = 0 if purpose is Purpose.SEARCH else pairs
+        self._begin(Proposal(ids.new_id(), self.run, candidate), purpose, {}, timed, pairs)
         while True:
             for verdict in await self.finished(1.0):
                 return verdict.evaluation
@@ -107,15 +112,18 @@ class Evaluator:
 
     # --- stages
 
-    def _begin(self, proposal: Proposal, purpose: Purpose, rivals: Mapping[str, float], timed: frozenset[str]) -> None:
+    def _begin(
+        self, proposal: Proposal, purpose: Purpose, rivals: Mapping[str, float], timed: frozenset[str], pairs: int = 0
+    ) -> None:
         candidate = proposal.candidate
         cases = [case for case in self.cases if case.group == "check" or case.name in timed]
+        drawn = self.operator.drawn(cases, np.random.default_rng(secrets.randbits(128)))
         try:
             genome = Genome.parse(candidate.source, candidate.suffix)
         except GenomeError as error:
             self._invalid(proposal, purpose, str(error))
             return
-        job = Job(proposal, purpose, genome, cases, timed, rivals=rivals)
+        job = Job(proposal, purpose, genome, [*cases, *drawn], timed, drawn=drawn, rivals=rivals, pairs=pairs)
         try:
             tasks = plan_job(job, self.operator, self.facts, self.target.arch)
         except InvalidGenome as error:
@@ -152,7 +160,8 @@ class Evaluator:
             if diagnosis is not None:
                 self._end(job, status, Diagnosis(Stage.INSPECT, diagnosis.message, case, diagnosis.detail))
                 return
-            identities[case] = machine_id(build, plan, job.requests[case].options)
+            if case in job.listed:
+                identities[case] = machine_id(build, plan, job.requests[case].options)
         if job.purpose is Purpose.SEARCH:
             job.machine = machine_set(identities)
             if job.machine in self._known:
@@ -164,7 +173,9 @@ class Evaluator:
                 Status.OK,
             )  # as far as is known while it is in flight
         job.stage = Stage.CHECK
-        self._submit(job, CheckTask(ids.new_id(), job.subject(), job.covered, secrets.randbits(62)))
+        listed = tuple(case for case in job.covered if case in job.listed)
+        drawn = tuple(case for case in job.drawn if case.name in job.requests)
+        self._submit(job, CheckTask(ids.new_id(), job.subject(), listed, secrets.randbits(62), drawn))
 
     def _checked(self, job: Job, outcome: Outcome) -> None:
         job.spend(Stage.CHECK, outcome.seconds)
@@ -174,10 +185,9 @@ class Evaluator:
             self._end(job, outcome.status, outcome.diagnosis)
             return
         job.stage = Stage.TIME
-        final = job.purpose is not Purpose.SEARCH
         task = TimeTask(
-            ids.new_id(), job.subject(), timed, self.yardsticks, secrets.randbits(62), job.rivals, fixed=final,
-            pairs_max=FINAL_PAIRS if final else SEARCH_PAIRS["cpu" if self.target.name == "cpu" else "gpu"],
+            ids.new_id(), job.subject(), timed, self.yardsticks, secrets.randbits(62), job.rivals, fixed=job.pairs > 0,
+            pairs_max=job.pairs or SEARCH_PAIRS["cpu" if self.target.name == "cpu" else "gpu"], protocol=self.protocol,
         )  # fmt: skip
         self._submit(job, task)
 
@@ -188,7 +198,8 @@ class Evaluator:
 
     def _collect(self, job: Job, outcome: Outcome) -> None:
         for result in outcome.cases:
-            job.results[result.case] = result
+            if result.case in job.listed or result.status is not Status.OK:
+                job.results[result.case] = result
         diagnosis = outcome.diagnosis
         if diagnosis is not None and diagnosis.case and diagnosis.case in job.requests and not outcome.cases:
             job.results[diagnosis.case] = CaseResult(diagnosis.case, outcome.status, diagnosis=diagnosis)

@@ -19,6 +19,7 @@ from typing import IO
 from evo.errors import RunError
 
 POLL_S = 0.005
+FOLDER = Path(tempfile.gettempdir()) / "evo-locks"  # also of builders, which later get a temporary folder of their own
 
 
 @contextmanager
@@ -37,10 +38,14 @@ def _locked(name: str, mode: int, waiting: Callable[[], None] = lambda: None) ->
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def folders() -> tuple[Path, Path]:
+    """Where lock files lie: for all users of the machine, or else one's own."""
+    return FOLDER, FOLDER.with_name(f"evo-locks-{os.getuid()}")
+
+
 def _open(name: str) -> IO[str]:
     """A lock file that every user of the machine may lock; one's own where the shared folder is not usable."""
-    shared = Path(tempfile.gettempdir()) / "evo-locks"
-    for folder in (shared, shared.with_name(f"evo-locks-{os.getuid()}")):
+    for folder in folders():
         try:
             folder.mkdir(exist_ok=True)
             file = (folder / name).open("a")
@@ -50,7 +55,12 @@ def _open(name: str) -> IO[str]:
             with contextlib.suppress(PermissionError):  # somebody else's, and already so
                 path.chmod(mode)
         return file
-    raise RunError(f"no lock file {name!r} can be made in {shared}", fix="set TMPDIR to a folder that you may write in")
+    raise RunError(f"no lock file {name!r} can be made in {FOLDER}", fix="set TMPDIR to a folder that you may write in")
+
+
+def prepare() -> None:
+    """Makes the folder of the lock files, for a process that may soon not do so any more."""
+    _open("builders.lock").close()
 
 
 @contextmanager

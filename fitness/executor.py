@@ -1,7 +1,8 @@
 """Runs tasks on this machine: builders in parallel, one worker process a device.
 
 `poll` never raises for a candidate's fault: a crashed, hung or killed worker becomes an outcome, and the next task gets
-a fresh process, which is first given the calibration that its predecessor had.
+a fresh process, which first proves the device and takes in the calibration that its predecessor had. A device that
+fails this several times in a row is lost, and `poll` says so.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evo import ids
+from evo.errors import DeviceLostError
 from evo.fitness.process import WorkerProcess
 from evo.fitness.tasks import BuildTask, CalibrateTask, Outcome, Task
 from evo.records import DeviceFacts, Status
+
+PROOFS = 3  # failed in a row, by processes that replace dead ones, before the device counts as lost
+PAUSE_S = 2.0  # before another process tries: a driver that resets a device takes a while
 
 
 class Pool:
@@ -27,6 +32,7 @@ class Pool:
         self.queue: deque[Task] = deque()
         self.workers: list[WorkerProcess] = []
         self.calibration: CalibrateTask | None = None
+        self.rests_until = 0.0
 
 
 class LocalExecutor:
@@ -38,6 +44,8 @@ class LocalExecutor:
         self._device = Pool(1)
         self._selector = selectors.DefaultSelector()
         self._done: list[Outcome] = []
+        self._failed: list[str] = []  # why, of the proofs that failed in a row
+        self._free_bytes = 0
 
     def devices(self) -> tuple[DeviceFacts, ...]:
         return self._devices
@@ -54,9 +62,14 @@ class LocalExecutor:
         return task.id
 
     def poll(self, timeout_s: float) -> list[Outcome]:
-        """Outcomes since the last call; waits at most `timeout_s` for the first."""
+        """Outcomes since the last call; waits at most `timeout_s` for the first.
+
+        Raises `DeviceLostError` when all outcomes are delivered and no process can use the device any more.
+        """
         until = time.monotonic() + timeout_s
         while not self._done:
+            if len(self._failed) >= PROOFS:
+                raise self._device_lost()
             left = until - time.monotonic()
             self._turn(max(0.0, min(left, 0.1)))
             if left <= 0:
@@ -107,14 +120,24 @@ class LocalExecutor:
 
     def _deliver(self, outcome: Outcome) -> None:
         calibration = self._device.calibration
-        if calibration is not None and outcome.task == calibration.id and not calibration.measure:
+        if calibration is not None and outcome.task == calibration.id:
             if outcome.status is Status.OK:
-                return  # a replacement worker is ready; nobody asked
-            for task in self._device.queue:  # it cannot be made ready: nothing queued for it can be done
-                self._done.append(replace(outcome, task=task.id, status=Status.EVALUATOR_ERROR))
-            self._device.queue.clear()
-            return
+                self._failed.clear()
+                self._free_bytes = self._free_bytes or outcome.free_bytes
+            if not calibration.measure:  # a replacement; nobody asked
+                if outcome.status is not Status.OK:
+                    self._failed.append(outcome.diagnosis.message if outcome.diagnosis else str(outcome.status))
+                    self._device.rests_until = time.monotonic() + PAUSE_S
+                return
         self._done.append(outcome)
+
+    def _device_lost(self) -> DeviceLostError:
+        device = self._devices[0]
+        return DeviceLostError(
+            f"{device.id} ({device.name}) is lost: {len(self._failed)} new processes in a row could not use it; "
+            f"the last one said: {self._failed[-1]}",
+            fix="look for Xid errors in the kernel's log (dmesg) and at nvidia-smi; what was measured is filed",
+        )
 
     def _lose(self, pool: Pool, worker: WorkerProcess, *, timed_out: bool) -> None:
         outcome = worker.lost(timed_out=timed_out)
@@ -132,10 +155,10 @@ class LocalExecutor:
             worker.close(wait_s=0)
 
     def _dispatch(self, pool: Pool) -> None:
-        while pool.queue:
+        while pool.queue and len(self._failed) < PROOFS:
             worker = next((w for w in pool.workers if w.idle), None)
             if worker is None:
-                if len(pool.workers) >= pool.size:
+                if len(pool.workers) >= pool.size or time.monotonic() < pool.rests_until:
                     return
                 worker = self._start(pool)
                 if not worker.idle:
@@ -146,10 +169,10 @@ class LocalExecutor:
             worker.give(task)
 
     def _start(self, pool: Pool) -> WorkerProcess:
-        worker = WorkerProcess()
+        worker = WorkerProcess(builder=pool is self._build)
         pool.workers.append(worker)
         self._selector.register(worker, selectors.EVENT_READ, (pool, worker))
         if pool.calibration is not None and not isinstance(pool.queue[0], CalibrateTask):
-            pool.calibration = replace(pool.calibration, id=ids.new_id(), measure=False)
+            pool.calibration = replace(pool.calibration, id=ids.new_id(), measure=False, free_bytes=self._free_bytes)
             worker.give(pool.calibration)
         return worker

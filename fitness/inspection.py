@@ -10,6 +10,8 @@ from evo.records import Build, DeviceFacts, Diagnosis, Kernel, Stage, Status
 
 POINTER, MAP = 8, 128  # bytes of a pointer and of a CUtensorMap
 MAX_CLUSTER = 16
+MAX_LOCAL = 512 << 10  # bytes of local memory that a thread can have, compute capability 5.0 to 12.x (CUDA guide)
+UNKNOWN_STACK = 0xFFFF_FFFF  # what the assembler says of recursion
 
 
 def inspect(build: Build, plan: LaunchPlan, facts: DeviceFacts) -> tuple[Status, Diagnosis | None]:
@@ -61,6 +63,8 @@ def _resources(launch: Launch, kernel: Kernel, facts: DeviceFacts) -> tuple[Stat
         return Status.RESOURCE_LIMIT, f"{threads} threads a block, the kernel is bounded to {kernel.max_threads}"
     if kernel.registers * threads > 65536:
         return Status.RESOURCE_LIMIT, f"{kernel.registers} registers x {threads} threads exceed 65536 registers an SM"
+    if MAX_LOCAL < kernel.stack_bytes < UNKNOWN_STACK:
+        return Status.RESOURCE_LIMIT, f"{kernel.stack_bytes} bytes of local memory a thread; {MAX_LOCAL} is the most"
     if prod(launch.cluster) > MAX_CLUSTER:
         return Status.RESOURCE_LIMIT, f"a cluster of {prod(launch.cluster)} blocks, at most {MAX_CLUSTER} are possible"
     return Status.OK, ""

@@ -35,6 +35,8 @@ class Job:
     cases: Sequence[Case]
     timed: frozenset[str]
     stage: Stage = Stage.BUILD
+    drawn: tuple[Case, ...] = ()  # those of `cases` that this candidate alone is checked on
+    pairs: int = 0  # exactly so many; 0: as many as racing needs
     rivals: Mapping[str, float] = field(default_factory=dict)
     requests: dict[str, CompileRequest] = field(default_factory=dict)  # by case, covered ones only
     plans: dict[str, LaunchPlan] = field(default_factory=dict)
@@ -48,6 +50,11 @@ class Job:
     def covered(self) -> tuple[str, ...]:
         """Names of the covered cases, the merely checked ones first: they are small and find most faults."""
         return tuple(sorted(self.requests, key=lambda name: name in self.timed))
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """Names of the cases that are not drawn: what candidates have in common."""
+        return frozenset(case.name for case in self.cases) - {case.name for case in self.drawn}
 
     def spend(self, stage: Stage, seconds: float) -> None:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
@@ -69,13 +76,12 @@ class Job:
         yardsticks: Mapping[str, str],
         duplicate_of: str = "",
     ) -> Evaluation:
-        names = sorted({yardsticks[case] for case in self.timed if case in yardsticks})
         return Evaluation(
             id=ids.new_id(),
             run=self.proposal.run,
             candidate=self.proposal.candidate.id,
             purpose=self.purpose,
-            yardstick=", ".join(names),
+            yardstick=", ".join(sorted(set(yardsticks.values()))),
             device=device,
             status=status,
             diagnosis=diagnosis,
@@ -110,7 +116,8 @@ def plan_job(job: Job, operator: Operator, facts: DeviceFacts, arch: str) -> lis
                 plan, why = None, error.reason
             if plan is None:
                 diagnosis = Diagnosis(Stage.PLAN, why, case.name)
-                job.results[case.name] = CaseResult(case.name, Status.UNCOVERED, diagnosis=diagnosis)
+                if case.name in job.listed:
+                    job.results[case.name] = CaseResult(case.name, Status.UNCOVERED, diagnosis=diagnosis)
                 continue
             job.plans[case.name] = plan
             job.requests[case.name] = compile_request(

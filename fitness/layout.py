@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd, prod
 
 import numpy as np
 
+from evo.dtypes import ITEMSIZE
+from evo.fitness.protocols import promises
 from evo.genome import buffer_shapes
 from evo.operator import Case, Fill, Operator, Tensor
 from evo.plan import LaunchPlan
@@ -15,6 +18,8 @@ from evo.target import Buffer, BufferSpec, Machine
 EXPECTED = "expected."
 ROTATION_BYTES = 192 << 20  # a rotation moves at least this much, several times any L2
 MOST_SLOTS = 64  # the longest graph: calls under 3 MB then find some of their inputs in the cache
+SCRATCH_BYTES = 1 << 30  # of all lanes' scratch; to poison it takes well under a millisecond on a GPU
+ORACLE = "oracle"
 
 
 def present(operator: Operator, case: Case) -> list[Tensor]:
@@ -39,79 +44,102 @@ def outputs(operator: Operator, case: Case) -> list[str]:
 
 @dataclass(frozen=True)
 class Slot:
-    """Buffers by tensor name. `fills` is what the inputs were made from, so that they can be made again."""
+    """Buffers by tensor name, scratch by owner ("candidate", "opponent"). `fills` is what the inputs were made from, so
+    that they can be made again."""
 
     buffers: Mapping[str, Buffer]
     fills: dict[str, tuple[Fill | np.ndarray, int]]
+    scratch: Mapping[str, Mapping[str, Buffer]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Slots, scratch by owner ("candidate", "opponent", "oracle"), and one set of expected outputs.
+    """Slots, one set of expected outputs, and the oracle's scratch.
 
     Timed calls run on lanes: each has outputs of its own and the inputs of a slot, in turn, so that within a sample no
-    call finds an output that another one has already written. The first lanes are the slots themselves.
+    call finds an output that another one has already written. The first lanes are the slots themselves. Scratch is each
+    lane's own too, so that no call can leave notes for the next; what is too large for that lanes share in turn.
     """
 
     slots: list[Slot]
     lanes: list[Slot]
-    scratch: Mapping[str, Mapping[str, Buffer]]
     expected: Mapping[str, Buffer]
+    oracle: Mapping[str, Buffer]
     every: Sequence[Buffer]
 
     def bound(self, slot: Slot, owner: str) -> dict[str, Buffer]:
         """What a program of this owner is bound to on this slot."""
-        return {**slot.buffers, **self.scratch.get(owner, {})}
+        return {**slot.buffers, **slot.scratch.get(owner, {})}
 
     def truth(self, slot: Slot) -> dict[str, Buffer]:
         """What the oracle is bound to: the slot's inputs, its own outputs and scratch."""
-        return {**slot.buffers, **self.expected, **self.scratch.get("oracle", {})}
+        return {**slot.buffers, **self.expected, **self.oracle}
+
+    def scratches(self, owner: str) -> list[Mapping[str, Buffer]]:
+        """Every set of the owner's scratch once."""
+        return list({id(lane.scratch): lane.scratch.get(owner, {}) for lane in self.lanes}.values())
 
 
 def lay_out(
     machine: Machine, operator: Operator, case: Case, plans: Mapping[str, LaunchPlan], *, count: int, lanes: int = 0
 ) -> Layout:
-    """Allocates `count` slots, the plans' scratch, the expected outputs and what `lanes` need beyond the slots, at
+    """Allocates `count` slots, what `lanes` need beyond the slots, the plans' scratch and the expected outputs, at
     random places of the device's arena."""
     tensors, shapes = present(operator, case), buffer_shapes(operator, case)
-    specs: list[BufferSpec] = []
-    for _ in range(count):
-        specs += [
-            BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "input" if t.role == "in" else "output")
-            for t in tensors
-        ]
     writes = [t for t in tensors if t.role != "in"]
-    truth = oracle_case(operator, case).dtypes
-    specs += [BufferSpec(EXPECTED + t.name, truth[t.name], shapes[t.name], "output") for t in writes]
-    owned = [(owner, item) for owner, plan in plans.items() for item in plan.scratch]
-    specs += [BufferSpec(item.name, item.dtype, item.shape, "scratch", max(256, item.align)) for _, item in owned]
+    specs: list[BufferSpec] = []
 
-    guarded = len(specs)
-    for _ in range(count, lanes):
-        specs += [BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "output") for t in writes]
+    def want(spec: BufferSpec) -> int:
+        specs.append(spec)
+        return len(specs) - 1
+
+    def tensor(t: Tensor) -> int:
+        return want(BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "input" if t.role == "in" else "output"))
+
+    def scratch(plan: LaunchPlan) -> dict[str, int]:
+        return {s.name: want(BufferSpec(s.name, s.dtype, s.shape, "scratch", max(256, s.align))) for s in plan.scratch}
+
+    sets = [{t.name: tensor(t) for t in tensors} for _ in range(count)]
+    sets += [{**sets[i % count], **{t.name: tensor(t) for t in writes}} for i in range(count, lanes)]
+    owners = {owner: plan for owner, plan in plans.items() if owner != ORACLE}
+    nbytes = sum(prod(item.shape) * ITEMSIZE[item.dtype] for plan in owners.values() for item in plan.scratch)
+    copies = scratch_copies(nbytes, count, len(sets))
+    notes = [{owner: scratch(plan) for owner, plan in owners.items()} for _ in range(copies)]
+    truth = oracle_case(operator, case).dtypes
+    expected = {t.name: want(BufferSpec(EXPECTED + t.name, truth[t.name], shapes[t.name], "output")) for t in writes}
+    oracle = scratch(plans[ORACLE]) if ORACLE in plans else {}
 
     buffers = machine.allocate(specs)
-    slots = [Slot({t.name: buffers[i * len(tensors) + j] for j, t in enumerate(tensors)}, {}) for i in range(count)]
-    rest = buffers[count * len(tensors) : guarded]
-    more = iter(buffers[guarded:])
-    extra = [
-        Slot({**slots[i % count].buffers, **{t.name: next(more) for t in writes}}, slots[i % count].fills)
-        for i in range(count, lanes)
-    ]
-    expected = {t.name: rest[i] for i, t in enumerate(writes)}
-    scratch: dict[str, dict[str, Buffer]] = {}
-    for (owner, item), buffer in zip(owned, rest[len(writes) :], strict=True):
-        scratch.setdefault(owner, {})[item.name] = buffer
-    return Layout(slots, [*slots, *extra], scratch, expected, buffers[:guarded])
+
+    def placed(indices: Mapping[str, int]) -> dict[str, Buffer]:
+        return {name: buffers[index] for name, index in indices.items()}
+
+    own = [{owner: placed(item) for owner, item in note.items()} for note in notes]
+    fills: list[dict[str, tuple[Fill | np.ndarray, int]]] = [{} for _ in range(count)]
+    made = [Slot(placed(each), fills[i % count], own[i % copies]) for i, each in enumerate(sets)]
+    return Layout(made[:count], made, placed(expected), placed(oracle), buffers)
 
 
-def slots_for(machine: Machine, operator: Operator, case: Case) -> int:
-    """At least three; on a GPU enough that a rotation through them finds nothing in the cache.
+def scratch_copies(nbytes: int, slots: int, lanes: int) -> int:
+    """One for every lane if they fit into `SCRATCH_BYTES`; else as many as fit, but such that lanes with the same
+    inputs share scratch as seldom as can be."""
+    copies = min(lanes, SCRATCH_BYTES // max(1, nbytes))
+    while 1 < copies < lanes and gcd(copies, slots) > 1:
+        copies -= 1
+    return max(1, copies)
+
+
+def slots_for(machine: Machine, operator: Operator, case: Case, protocol: str) -> int:
+    """At least three; on a GPU enough that a rotation through them finds nothing in the cache, one where the same slot
+    is wanted again and again.
 
     The CPU's protocol is warm: its last-level cache may hold hundreds of megabytes, and no rotation would empty it.
     """
     if machine.facts.target == "cpu":
         return 3
+    promise = promises(protocol)
+    if not promise.rotates:
+        return 3 if promise.cold else 1
     cost = operator.cost(case)
     return min(MOST_SLOTS, max(3, -(-ROTATION_BYTES // max(1, cost.bytes_read + cost.bytes_written))))
 
@@ -121,6 +149,12 @@ def refill(machine: Machine, operator: Operator, case: Case, slot: Slot, rng: np
     for name, data in operator.inputs(case, rng, law).items():
         slot.fills[name] = (data, int(rng.integers(1 << 62)))
     restore(machine, slot, slot.fills)
+
+
+def mirror(machine: Machine, source: Slot, target: Slot) -> None:
+    """The same contents in another place."""
+    target.fills.update(source.fills)
+    restore(machine, target, target.fills)
 
 
 def restore(machine: Machine, slot: Slot, names: Mapping[str, object] | Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from typing import IO
 
 import evo
 from evo import codec
+from evo.fitness.cache import default_root
 from evo.fitness.tasks import STAGES, Outcome, Task
 from evo.records import Diagnosis, Status
 
@@ -22,20 +23,30 @@ PASSED = (
     "PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CXX", "EVO_CACHE", "EVO_DISABLE_PLUGINS",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "VIRTUAL_ENV",
 )  # fmt: skip
+PRIVATE = ("HOME", "XDG_CACHE_HOME")  # for libraries that keep caches there, as baselines do; builders need neither
+BUILDER_FOLDER = "EVO_BUILDER_FOLDER"  # tells a worker that it is a builder, and where its temporary files go
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 HERE = Path(evo.__file__).resolve().parent.parent
 GRACE_S = 60.0  # a worker's first answer: starting Python and opening the device
 
 
 class WorkerProcess:
-    """One worker with at most one task in flight. Reading never blocks; register `fileno` with a selector."""
+    """One worker with at most one task in flight. Reading never blocks; register `fileno` with a selector.
 
-    def __init__(self) -> None:
+    A `builder` gets a folder of its own and locks itself in before its first build (see `evo.fitness.sandbox`).
+    """
+
+    def __init__(self, *, builder: bool = False) -> None:
         self.task: Task | None = None
         self.doing = ""
         self.deadline = float("inf")
         self._tail = b""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+        self._folder = tempfile.TemporaryDirectory(prefix="evo-builder-") if builder else None
+        if self._folder is not None:
+            environment = {name: value for name, value in environment.items() if name not in PRIVATE}
+            environment |= {BUILDER_FOLDER: self._folder.name, "EVO_CACHE": str(default_root().absolute())}
         path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]  # also from a checkout that is not installed
         environment["PYTHONPATH"] = os.pathsep.join(path)
         self._process = subprocess.Popen(
@@ -108,7 +119,7 @@ class WorkerProcess:
         else:
             name = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
             status, message = Status.CRASH, f"the worker process died ({name}) during: {self.doing}"
-        if status is Status.CRASH and code in (-signal.SIGKILL, -signal.SIGTERM):
+        if status is Status.CRASH and code in KILLED:
             status = Status.EVALUATOR_ERROR  # somebody, or a lack of memory, killed it: not known to be this candidate
         elif status is Status.CRASH and task.kind == "build":
             status = Status.BUILD_ERROR  # the compiler died on this source
@@ -140,3 +151,6 @@ class WorkerProcess:
         self.kill()
         self._process.stdout.close()
         self._stderr.close()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # a leftover in the temporary folder harms nobody
+                self._folder.cleanup()

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import hashlib
 import json
-import resource
+import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from evo import codec, ids
 from evo.errors import EvoError
+from evo.fitness import exclusive, sandbox
 from evo.fitness.cache import BuildCache
 from evo.fitness.exclusive import building, timing
+from evo.fitness.process import BUILDER_FOLDER
+from evo.fitness.proof import prove
 from evo.fitness.session import Session
 from evo.fitness.tasks import STAGES, BuildTask, CalibrateTask, CheckTask, Outcome, Task
 from evo.operator import Operator
 from evo.records import Build, Diagnosis, Status
 from evo.target import Rejected, Target
 
-BUILDER_BYTES = 4 << 30  # address space of a builder; an ordinary build takes well under one
+SOURCES = (".py", ".h", ".cu", ".cpp")
+
+
+@functools.cache
+def builder_hash() -> str:
+    """Of the code that compiles and inspects: what another version of it built or accepted is built again."""
+    folder = Path(__file__).resolve().parent
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SOURCES)
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 class Worker:
@@ -33,6 +48,7 @@ class Worker:
         self.answers = answers
         self.cache = BuildCache()
         self.session: Session | None = None
+        self._proved, self._free_bytes = False, 0
         self._waited = 0.0
         self._began = 0.0
 
@@ -66,6 +82,7 @@ class Worker:
             diagnosis = Diagnosis(STAGES[task.kind], error.message, detail=error.detail)
             outcome = Outcome(task.id, error.status, 0.0, diagnosis=diagnosis)
         except Exception as error:  # evo's own fault: reported with its traceback, never the candidate's
+            lost = task.kind == "build"  # a builder whose cache was cleared away cannot make it anew: it is locked in
             message = str(error) if isinstance(error, EvoError) else f"{type(error).__name__}: {error}"
             diagnosis = Diagnosis(STAGES[task.kind], message, detail=traceback.format_exc())
             outcome = Outcome(task.id, Status.EVALUATOR_ERROR, 0.0, diagnosis=diagnosis)
@@ -86,7 +103,7 @@ class Worker:
             with timing(session.machine.facts.id, self._wait):
                 self._began = time.perf_counter()
                 if isinstance(task, CalibrateTask):
-                    return Outcome(task.id, Status.OK, 0.0, baselines=session.calibrate(task))
+                    return self._calibrate(session, task)
                 cases = session.check(task) if isinstance(task, CheckTask) else session.time(task)
         finally:
             gc.enable()
@@ -101,11 +118,19 @@ class Worker:
             machine = self.target(task.target).open(task.device)
             self.session = Session(machine, self.operator(task.operator), self.cache, self.beat)
 
+    def _calibrate(self, session: Session, task: CalibrateTask) -> Outcome:
+        if not self._proved:
+            self.beat("proving the device")
+            self._free_bytes = prove(session.machine, task.free_bytes)
+            self._proved = True
+        baselines = session.calibrate(task)
+        return Outcome(task.id, Status.OK, 0.0, baselines=baselines, free_bytes=self._free_bytes)
+
     def _build(self, task: BuildTask) -> Build:
-        if self.session is None:  # a builder: a source that makes the compiler eat memory ends this process only
-            resource.setrlimit(resource.RLIMIT_AS, (BUILDER_BYTES, BUILDER_BYTES))
         target = self.target(task.target)
-        key = ids.digest([codec.dumps(task.request), target.toolchain()])
+        key = ids.digest([codec.dumps(task.request), target.toolchain(), builder_hash()])
+        if self.session is None:
+            self._lock_in()
         build = self.cache.get(key)
         if build is None:
             with building(self._wait, shared=task.target == "cpu"):
@@ -117,3 +142,13 @@ class Worker:
             build = target.examine(build, self.cache.blobs)
             self.cache.put(build)
         return build
+
+    def _lock_in(self) -> None:
+        """Before the first build: by then the compiler's libraries are loaded, and no stranger's text was read."""
+        sandbox.limit_resources()
+        folder = os.environ.pop(BUILDER_FOLDER, "")
+        if folder:
+            os.environ["TMPDIR"] = tempfile.tempdir = folder
+            exclusive.prepare()  # what does not exist yet cannot be allowed
+            locks = [path for path in exclusive.folders() if path.is_dir()]
+            sandbox.lock_in([Path(folder), self.cache.root, *locks])

@@ -1,8 +1,10 @@
-"""Intervals for the mean log ratio of paired times.
+"""Intervals for the mean log ratio of paired times: two kinds, for two ways of stopping.
 
-Racing stops when it has seen enough, so an ordinary confidence interval would lie. The interval used everywhere is a
-confidence *sequence*: it holds at all sample sizes at once (asymptotic version with a Gaussian mixture; Waudby-Smith,
-Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", 2021).
+Racing looks after every quad and stops when it has seen enough, so an ordinary confidence interval would lie:
+`ratio_interval` is a confidence *sequence*, which holds at all sample sizes at once (asymptotic version with a Gaussian
+mixture; Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence
+sequences", 2021). Results come from samples whose size was fixed beforehand, of one process or of several:
+`sessions_interval`, Student's t.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LEVEL = 0.99
-SHARPEST_AT = 24  # pairs; where the sequence is tightest
+SHARPEST_AT = 12  # quads; where the sequence is tightest
+LEAST_QUADS = 4  # below it a standard deviation is a guess, and racing decides nothing
+
+Pairs = Sequence[tuple[float, float]]  # (candidate_us, opponent_us), the two of a quad side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +36,119 @@ class Interval:
         return (math.log(self.high) - math.log(self.low)) / 2 if self.low > 0 else math.inf
 
 
-def mixture_width(pairs: int, *, level: float = LEVEL) -> float:
-    """Half-width of the sequence after `pairs` samples, in standard deviations of one sample."""
+def mixture_width(count: int, *, level: float = LEVEL) -> float:
+    """Half-width of the sequence after `count` independent values, in standard deviations of one value."""
     alpha = 1 - level
     spread = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha)) + 1) / SHARPEST_AT
-    grown = pairs * spread + 1
-    return math.sqrt(2 * grown / (pairs * pairs * spread) * math.log(math.sqrt(grown) / alpha))
+    grown = count * spread + 1
+    return math.sqrt(2 * grown / (count * count * spread) * math.log(math.sqrt(grown) / alpha))
 
 
-def ratio_interval(samples: Sequence[tuple[float, float]], *, level: float = LEVEL) -> Interval:
-    """Opponent over candidate from (candidate_us, opponent_us) pairs; unbounded below two pairs.
+def ratio_interval(samples: Pairs, *, level: float = LEVEL) -> Interval:
+    """Opponent over candidate, at every look; unbounded below `LEAST_QUADS` quads.
 
-    The standard deviation is inflated by sqrt((n - 1) / (n - 3)), the spread of Student's t, since it is estimated
-    from the same few pairs.
+    A quad is one value, since its two pairs share what disturbs it. The standard deviation is estimated from the same
+    few values, so it is widened as Student's t is wider than a normal; and by what neighbouring quads have in common.
     """
-    logs = [math.log(opponent / candidate) for candidate, opponent in samples]
-    count = len(logs)
-    mean = statistics.fmean(logs)
-    if count < 4:
+    logs = _logs(samples)
+    quads = _quads(logs)
+    count, mean = len(quads), statistics.fmean(logs)
+    if count < LEAST_QUADS:
         return Interval(math.exp(mean), 0.0, math.inf)
-    deviation = statistics.stdev(logs) * math.sqrt((count - 1) / (count - 3))
-    half = deviation * mixture_width(count, level=level)
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    tails = t_quantile((1 + level) / 2, count - 1) / statistics.NormalDist().inv_cdf((1 + level) / 2)
+    half = statistics.stdev(quads) * tails * _shared(quads) * mixture_width(count, level=level)
+    return _around(mean, half)
+
+
+def sessions_interval(sessions: Sequence[Pairs], *, level: float = LEVEL) -> Interval:
+    """Opponent over candidate from samples of fixed size, one a fresh process; equal weight for every process.
+
+    Processes differ by addresses, heat and neighbours, so with several the interval is Student's t over their means; it
+    is never narrower than what the scatter within them says alone. One session gives the latter, which speaks for that
+    process only. Two give a very wide interval: take at least three. Unbounded where there are too few pairs to tell.
+    """
+    logs = [_logs(session) for session in sessions if session]
+    if not logs:
+        raise ValueError("no pairs at all")
+    means = [statistics.fmean(each) for each in logs]
+    mean = statistics.fmean(means)
+    quads = [_quads(each) for each in logs]
+    within = _within(logs, level)
+    if sum(len(each) - 1 for each in quads) >= LEAST_QUADS - 1:
+        within = max(within, _within(quads, level))
+    if len(means) == 1:
+        return _around(mean, within)
+    return _around(mean, max(within, student_half(means, level)))
+
+
+def student_half(values: Sequence[float], level: float = LEVEL) -> float:
+    """Half-width of Student's t interval for the mean of independent values; infinite below two."""
+    if len(values) < 2:
+        return math.inf
+    return t_quantile((1 + level) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+@lru_cache(maxsize=256)
+def t_quantile(probability: float, freedom: int) -> float:
+    """Of Student's t with whole degrees of freedom, for a probability of at least one half."""
+    if not 0.5 <= probability < 1 or freedom < 1:
+        raise ValueError(f"probability {probability}, {freedom} degrees of freedom")
+    if probability == 0.5:
+        return 0.0
+    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / sqrt(freedom)
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _t_centre(angle, freedom) < 2 * probability - 1 else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
     """Raises `statistics.StatisticsError` when empty or not positive."""
     return statistics.geometric_mean(ratios)
+
+
+def _logs(samples: Pairs) -> list[float]:
+    return [math.log(opponent / candidate) for candidate, opponent in samples]
+
+
+def _quads(logs: Sequence[float]) -> list[float]:
+    """Means of two pairs; an odd last pair stands alone."""
+    return [statistics.fmean(logs[i : i + 2]) for i in range(0, len(logs), 2)]
+
+
+def _shared(values: Sequence[float]) -> float:
+    """By how much a positive correlation of neighbours widens the mean's deviation; at least 1. Its estimate from a
+    short series is too low by about one over its length."""
+    centred = [value - statistics.fmean(values) for value in values]
+    square = math.fsum(value * value for value in centred)
+    if square == 0:
+        return 1.0
+    lagged = math.fsum(a * b for a, b in zip(centred, centred[1:], strict=False)) / square
+    return math.sqrt(1 + 2 * max(0.0, lagged + 1 / len(values)))
+
+
+def _within(sessions: Sequence[Sequence[float]], level: float) -> float:
+    """Half-width for the mean of the sessions' means, from the scatter within them; infinite where there is none to
+    see."""
+    freedom = sum(len(session) - 1 for session in sessions)
+    if freedom < 1:
+        return math.inf
+    pooled = math.fsum(statistics.variance(s) * (len(s) - 1) for s in sessions if len(s) > 1) / freedom
+    error = math.sqrt(pooled * math.fsum(1 / len(session) for session in sessions)) / len(sessions)
+    return t_quantile((1 + level) / 2, freedom) * error
+
+
+def _around(mean: float, half: float) -> Interval:
+    low, high = (0.0, math.inf) if math.isinf(half) else (math.exp(mean - half), math.exp(mean + half))
+    return Interval(math.exp(mean), low, high)
+
+
+def _t_centre(angle: float, freedom: int) -> float:
+    """P(|t| < sqrt(freedom) tan(angle)): the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for k in range(1 if odd else 0, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (k + 1) / (k + 2)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from evo.operator import Case
 from evo.records import Build, CaseResult, CompileRequest, Diagnosis, Stage, Status, Values
 
 
@@ -34,12 +35,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class CheckTask:
-    """Checks the cases and their neighbours. `seed` is secret: drawn fresh by the run, never shown to a candidate."""
+    """Checks the cases, their neighbours, and `drawn` cases, which no list has. `seed` is secret: drawn fresh by the
+    run, never shown to a candidate."""
 
     id: str
     subject: Subject
     cases: tuple[str, ...]
     seed: int
+    drawn: tuple[Case, ...] = ()
     limit_s: float = 20.0  # between two signs of life
     kind: Literal["check"] = "check"
 
@@ -61,13 +64,15 @@ class TimeTask:
     fixed: bool = False
     pairs_min: int = 8
     pairs_max: int = 60
+    protocol: str = ""  # the target's default
     limit_s: float = 20.0
     kind: Literal["time"] = "time"
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrateTask:
-    """First task of every worker: hands over the oracle and the genome-file opponents, by name.
+    """First task of every worker: hands over the oracle and the genome-file opponents, by name. The worker proves its
+    device first (see `evo.fitness.proof`); `free_bytes` is the memory that must be free, as of the first proof.
 
     `measure`: also check the oracle against float64, and check and time the baselines and opponents that `names` names,
     all where it is None (a worker that replaces a dead one need not).
@@ -83,6 +88,8 @@ class CalibrateTask:
     seed: int
     measure: bool = True
     names: tuple[str, ...] | None = None
+    protocol: str = ""  # that the yardsticks are chosen under
+    free_bytes: int = 0
     limit_s: float = 120.0
     kind: Literal["calibrate"] = "calibrate"
 
@@ -115,3 +122,4 @@ class Outcome:
     baselines: tuple[BaselineReport, ...] = ()
     diagnosis: Diagnosis | None = None
     last: bool = False  # the worker has lost its device and ends after this
+    free_bytes: int = 0  # calibrations: device memory that the proof found free; 0 unknown

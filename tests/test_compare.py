@@ -23,6 +23,19 @@ def test_known_deviation() -> None:
     assert (found.index, found.got, found.expected) == (4, 7.0, 6.0)
 
 
+def test_a_row_counts_as_no_smaller_than_the_floor() -> None:
+    expected = np.full((4, 16), 2.0)
+    expected[1] = 0.01
+    actual = expected.copy()
+    actual[1] += 0.01
+    assert deviation(actual, expected).row == pytest.approx(1.0)
+    scale = math.sqrt((3 * 4.0 + 1e-4) / 4)
+    found = deviation(actual, expected, 0.5)
+    assert found.row == pytest.approx(0.01 / (0.5 * scale))
+    assert found.max == pytest.approx(found.row)
+    assert found.rms == deviation(actual, expected).rms
+
+
 def test_row_of_zeros_must_be_zero() -> None:
     expected = np.zeros((2, 8))
     expected[0] = 1.0

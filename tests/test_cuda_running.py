@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evo.errors import EvoError
-from evo.fitness.cuda.arena import GUARD, DeviceBuffer, place, room_for, size_of
+from evo.fitness.cuda.arena import GUARD, DeviceBuffer, close_gaps, place, room_for, size_of
 from evo.fitness.cuda.comparison import tile
 from evo.fitness.cuda.copying import round_size
 from evo.fitness.cuda.dlpack import DeviceTensor, describe
 from evo.fitness.cuda.driver import failure
 from evo.fitness.cuda.launch import bind, configuration
-from evo.fitness.cuda.stopwatch import Lengths, lengths_for
+from evo.fitness.cuda.protocols.rotation import Lengths, lengths_for
 from evo.fitness.cuda.tensormap import objection
 from evo.fitness.cuda.trusted import THREADS, Contents, derive, mix
 from evo.plan import Argument, Launch, LaunchPlan, TensorMap
@@ -49,6 +50,18 @@ def test_buffers_lie_apart_within_the_arena_and_exactly_aligned(specs: list[Buff
         assert address - GUARD >= ends
         ends = address + size_of(spec) + GUARD
     assert ends <= base + capacity
+
+
+@given(specs=SPECS, seed=st.integers(0, 2**32))
+def test_no_byte_between_two_buffers_is_unguarded(specs: list[BufferSpec], seed: int) -> None:
+    addresses = place(specs, 0x7F0000000000, room_for(specs), random.Random(seed))
+    buffers = [DeviceBuffer(spec, size_of(spec), address) for spec, address in zip(specs, addresses, strict=True)]
+    close_gaps(buffers)
+    buffers.sort(key=lambda buffer: buffer.address)
+    for buffer, following in pairwise(buffers):
+        assert buffer.address + buffer.nbytes + buffer.after == following.address - GUARD
+        assert buffer.after >= GUARD
+    assert buffers[-1].after == GUARD
 
 
 def test_placement_follows_the_seed() -> None:
@@ -97,7 +110,7 @@ def test_seeds_of_different_purposes_are_unrelated() -> None:
 
 
 def test_contents_have_the_layout_of_the_device_struct() -> None:
-    assert ctypes.sizeof(Contents) == 96
+    assert ctypes.sizeof(Contents) == 120
     assert Contents.law.offset == 88
 
 

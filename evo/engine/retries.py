@@ -1,11 +1,17 @@
-"""evo's own faults: tried again once, and an end of the run when nothing else comes."""
+"""evo's own faults: tried again once, and an end of the run when nothing else comes.
+
+A fault is nobody's to begin with: a worker that somebody killed says nothing of the candidate that it had. One that is
+met twice is set apart (`quarantined`): still not held against it, but a candidate that eats all memory, so that the
+system kills every worker that has it, comes to an end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from evo.errors import RunError
-from evo.records import Proposal, Status, Verdict
+from evo.records import Proposal, State, Status, Verdict
 
 FAULTS_IN_A_ROW = 12  # without one verdict that says something about a candidate
 
@@ -34,7 +40,7 @@ class Retries:
                 again.append(verdict.proposal)
             else:
                 self._tried.discard(verdict.proposal.id)
-                final.append(verdict)
+                final.append(replace(verdict, state=State.QUARANTINED) if fault else verdict)
         return final, again
 
 

@@ -23,6 +23,7 @@ LIMIT_S = 45.0
 MEMORY_KIB = 4 << 20
 FILE_BLOCKS = 1 << 17  # of 512 bytes: no file over 64 MiB
 LOG_CHARS = 4000
+SAID_BYTES = 1 << 16
 
 # Freestanding in effect: nothing that would need a loader, a libc start-up, an unwinder or a thread pointer.
 CODE_FLAGS = (
@@ -80,10 +81,10 @@ def version(compiler: str) -> str:
 
 
 def run(command: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> tuple[int, str]:
-    """Runs a compiler step in `folder` with a bare environment; its exit code and what it said.
+    """Runs a compiler step in `folder` with a bare environment; its exit code and the beginning of what it said.
 
-    Memory, file size and processor time are limited; after `limit_s` seconds its whole process group is killed and
-    `Rejected(TIMEOUT)` raised.
+    Memory, file size (also of what it says) and processor time are limited; after `limit_s` seconds its whole process
+    group is killed and `Rejected(TIMEOUT)` raised.
     """
     limits = " && ".join(
         (
@@ -95,19 +96,20 @@ def run(command: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> tuple
         )
     )
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TMPDIR": str(folder)}
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", limits, "sh", *command], cwd=folder, env=environment, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise Rejected(Status.TIMEOUT, f"the compiler took more than {limit_s:g} s") from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return process.returncode, said
+    with tempfile.TemporaryFile(dir=folder) as said:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", limits, "sh", *command], cwd=folder, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise Rejected(Status.TIMEOUT, f"the compiler took more than {limit_s:g} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return process.returncode, os.pread(said.fileno(), SAID_BYTES, 0).decode(errors="replace")
 
 
 def compile_genome(request: CompileRequest, limit_s: float = LIMIT_S) -> Compiled:

@@ -6,16 +6,18 @@ import functools
 from statistics import NormalDist
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from evo.dtypes import FLOATS, numpy_dtype
+from evo.dtypes import numpy_dtype
+from evo.fitness import poison as patterns
 from evo.operator import Fill
 
 Array = np.ndarray[Any, Any]
 
 _PIECE = 1 << 15  # elements worked on at a time: what stays in the cache
 _WORDS = 1 << 15  # 64-bit words of a tile of pattern or key
-_EXPONENTS = {"bf16": 0x7FC0, "fp16": 0x7E00, "fp32": 0x7FC0_0000, "fp64": 0x7FF8_0000_0000_0000}
+_HEAVIEST = 2.0**14  # fits fp16
 
 
 def rows(array: Array) -> Array:
@@ -26,7 +28,7 @@ def rows(array: Array) -> Array:
 def fill(out: Array, data: Fill, seed: int) -> None:
     """Writes `out` as the fill says, the same for the same seed, dtype and shape."""
     rng = np.random.Generator(np.random.SFC64(seed))
-    plain = data.row_log2 == (0.0, 0.0) and data.outlier_rate == 0
+    plain = data.row_log2 == (0.0, 0.0) and data.outlier_rate == 0 and not data.kinds
     values = _normals() * np.float32(data.b) + np.float32(data.a)
     values = values.astype(out.dtype) if plain else values
     table = rows(out)
@@ -34,8 +36,12 @@ def fill(out: Array, data: Fill, seed: int) -> None:
     for first in range(0, table.shape[0], height):
         piece = table[first : first + height]
         drawn = _law(data, values, piece.shape, rng)
-        with np.errstate(over="ignore"):  # a scaled value may be infinite in a narrow type; that is the fill's wish
-            piece[...] = drawn if plain else _scaled(drawn, data, rng).astype(out.dtype)
+        # A scaled value may be infinite in a narrow type, or zero; that is the fill's wish.
+        with np.errstate(over="ignore", under="ignore"):
+            if data.kinds:
+                piece[...] = _dealt(drawn.astype(np.float64), first, data, seed, rng, out.dtype).astype(out.dtype)
+            else:
+                piece[...] = drawn if plain else _scaled(drawn, data, rng).astype(out.dtype)
 
 
 def _law(data: Fill, normals: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -50,6 +56,35 @@ def _scaled(values: Array, data: Fill, rng: np.random.Generator) -> Array:
     values *= np.exp2(rng.uniform(*data.row_log2, (len(values), 1))).astype(np.float32)
     values[rng.random(values.shape, np.float32) < data.outlier_rate] *= np.float32(data.outlier_scale)
     return values
+
+
+def _dealt(values: Array, first: int, data: Fill, seed: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> Array:
+    """Rows `first` and following, each made into what its kind is."""
+    stride, shift = data.deal(seed)
+    for number, row in enumerate(values, first):
+        _become(data.kinds[(number * stride + shift) % len(data.kinds)], row, data, rng, dtype)
+    return values
+
+
+def _become(kind: str, row: Array, data: Fill, rng: np.random.Generator, dtype: np.dtype[Any]) -> None:
+    place = int(rng.integers(row.size))
+    match kind:
+        case "zeros":
+            row[:] = 0.0
+        case "constant":
+            row[:] = row[place]
+        case "tiny" | "huge":
+            row *= 2.0 ** data.row_log2[kind == "huge"]
+        case "heavy":
+            np.clip(row / np.sqrt(rng.standard_exponential(row.size)), -_HEAVIEST, _HEAVIEST, out=row)
+        case "first" | "last":
+            row[slice(1, None) if kind == "first" else slice(-1)] = 0.0
+        case "alternating":
+            row[::2], row[1::2] = 3.0, -3.0
+        case "subnormal":
+            row *= float(ml_dtypes.finfo(dtype).smallest_normal) / 4  # type: ignore[no-untyped-call]
+        case "outlier" | "nan" | "inf":
+            row[place] = {"outlier": data.outlier_scale, "nan": np.nan, "inf": np.inf}[kind]
 
 
 @functools.cache
@@ -68,16 +103,42 @@ def _tile(key: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     return words
 
 
-def poison(raw: Array, dtype: str, key: int) -> None:
-    """Overwrites bytes with a pattern that depends on `key` and place; floats become NaN, one in eight aside."""
+def poison(raw: Array, dtype: str, key: int, scale: float) -> None:
+    """Overwrites bytes with a pattern that depends on `key` and place; see `evo.fitness.poison`."""
     tile = _tile(key).view(np.uint8).copy()
-    if dtype in FLOATS:
-        exponent = _EXPONENTS[dtype]
-        lanes = tile.view(f"<u{numpy_dtype(dtype).itemsize}")
-        lanes[np.arange(lanes.size) % 8 != key % 8] |= lanes.dtype.type(exponent)
+    mode = patterns.mode(dtype, key)
+    if mode is not patterns.Mode.BITS:
+        _spoil(tile.view(f"<u{numpy_dtype(dtype).itemsize}"), dtype, key, scale, mode)
     for number, first in enumerate(range(0, raw.size, tile.size)):
         piece = raw[first : first + tile.size]
         piece[:] = np.roll(tile, 64 * number)[: piece.size]
+
+
+def _spoil(lanes: Array, dtype: str, key: int, scale: float, mode: patterns.Mode) -> None:
+    """Random bits become numbers of the mode's kinds: one in eight of the NaN kind is huge instead."""
+    width, mantissa, _ = patterns.LAYOUT[dtype]
+    kind = lanes.dtype.type
+    exponents = kind(((1 << (width - 1 - mantissa)) - 1) << mantissa)
+    draw = np.random.default_rng([key, 1]).integers(0, 1 << 16, lanes.size, np.uint16)
+    zeros = _trailing_zeros()[draw]  # 0 half of the time, 1 a quarter of the time, ...
+    top = patterns.top(dtype, scale, key)
+    plausible = lanes & ~exponents | np.maximum(top - zeros, 0).astype(lanes.dtype) << kind(mantissa)
+    nan = lanes | exponents | kind(1 << (mantissa - 1))
+    huge = lanes & ~exponents | exponents - kind(1 << mantissa)
+    spoiled = np.where(draw >> 13 == 0, huge, nan)
+    if mode is patterns.Mode.PLAUSIBLE:
+        spoiled = plausible
+    elif mode is patterns.Mode.MIXED:
+        spoiled = np.where(draw >> 12 & 1, plausible, spoiled)
+    lanes[:] = spoiled
+
+
+@functools.cache
+def _trailing_zeros() -> Array:
+    """Of every 16-bit number; 11 at most, as on the device."""
+    numbers = np.arange(1 << 16) | 1 << 11
+    zeros: Array = np.log2(numbers & -numbers).astype(np.int64)
+    return zeros
 
 
 def digest(raw: Array, key: int) -> int:

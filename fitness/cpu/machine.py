@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from evo.fitness import poison
 from evo.fitness.compare import deviation
 from evo.fitness.cpu import arena, contents, elf, runner
 from evo.fitness.cpu.arena import Arena, HostBuffer
@@ -29,6 +30,7 @@ from evo.fitness.cpu.calls import (
 )
 from evo.fitness.cpu.runner import Runner, Table
 from evo.fitness.cpu.stopwatch import WarmStopwatch
+from evo.fitness.protocols import offered
 from evo.operator import Fill
 from evo.plan import LaunchPlan
 from evo.records import Build, Deviation, DeviceFacts, Status
@@ -60,6 +62,8 @@ RATE_LOOKS = 12  # how often the copy rate of a size is measured, spread over th
 
 class CpuMachine:
     """All cores but one are workers of the runner; that one is left to the clock."""
+
+    protocols = (WarmStopwatch.protocol,)
 
     def __init__(self, facts: DeviceFacts, *, deadline_s: float = DEADLINE_S) -> None:
         self._facts = facts
@@ -121,7 +125,9 @@ class CpuMachine:
         steps = np.array(
             [*clears, *(step(launch, program.entries, addresses) for launch in plan.launches)], runner.STEP
         )
-        outputs = np.array([output(_host(b)) for b in buffers.values() if b.spec.role == "output"], runner.OUTPUT)
+        kept = {item.name for item in plan.scratch if item.zero == "kept"}  # zero between calls
+        written = [_host(b) for name, b in buffers.items() if b.spec.role != "input" and name not in kept]
+        outputs = np.array([output(buffer) for buffer in written], runner.OUTPUT)
         return KernelCall(Table.of([steps]), steps, outputs)
 
     def adopt(self, run: HostFunction, buffers: Mapping[str, Buffer]) -> HostCall:
@@ -139,14 +145,20 @@ class CpuMachine:
         else:
             view[...] = data.astype(view.dtype, copy=False)
 
-    def poison(self, buffer: Buffer, key: int) -> None:
-        contents.poison(_host(buffer).raw, buffer.spec.dtype, key)
+    def poison(self, buffer: Buffer, key: int, scale: float = 1.0) -> None:
+        contents.poison(_host(buffer).raw, buffer.spec.dtype, key, scale)
 
     def zero(self, buffer: Buffer) -> None:
         _host(buffer).raw[:] = 0
 
-    def is_zero(self, buffer: Buffer) -> bool:
-        return not _host(buffer).raw.any()
+    def is_zero(self, *buffers: Buffer) -> bool:
+        return not any(_host(buffer).raw.any() for buffer in buffers)
+
+    def perturb(self, buffer: Buffer, key: int) -> None:
+        flat = _host(buffer).view.reshape(-1)
+        if flat.size > 1:
+            source, target = poison.two_places(flat.size, key)
+            flat[target] = flat[source]
 
     def guard(self, buffers: Sequence[Buffer], key: int) -> None:
         arena.guard([_host(buffer) for buffer in buffers], key)
@@ -171,13 +183,14 @@ class CpuMachine:
     def digests(self, buffers: Sequence[Buffer], key: int) -> list[int]:
         return [self.digest(buffer, key) for buffer in buffers]
 
-    def lanes(self, estimate_us: float) -> int:
+    def lanes(self, estimate_us: float, protocol: str = "") -> int:
         return 1  # the runner spoils outputs between the calls of a block
 
-    def compare(self, actual: Buffer, expected: Buffer) -> Deviation:
-        return deviation(_host(actual).view, _host(expected).view)
+    def compare(self, actual: Buffer, expected: Buffer, row_floor: float = 0.0) -> Deviation:
+        return deviation(_host(actual).view, _host(expected).view, row_floor)
 
-    def stopwatch(self, calls: Sequence[Call], estimate_us: float) -> Stopwatch:
+    def stopwatch(self, calls: Sequence[Call], estimate_us: float, protocol: str = "") -> Stopwatch:
+        offered(protocol, self.protocols, "the CPU")
         if all(isinstance(call, HostCall) for call in calls):
             return WarmStopwatch(host_block(cast(Sequence[HostCall], calls)), len(calls), estimate_us)
         kernels = cast(Sequence[KernelCall], calls)
@@ -190,6 +203,9 @@ class CpuMachine:
             return self._runner.block(table, first, count, self.deadline_s, knocks=_KNOCKS)
 
         return WarmStopwatch(block, len(calls), estimate_us)
+
+    def tempo(self) -> float:
+        return 0.0  # cores change their clocks each on its own
 
     def clocks(self) -> Mapping[str, float]:
         found = re.findall(r"^cpu MHz\s*: ([\d.]+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

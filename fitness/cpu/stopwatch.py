@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evo.records import Status
 from evo.target import Rejected
@@ -29,6 +29,7 @@ class WarmStopwatch:
 
     protocol = "warm"
     method = "block"
+    readings: Mapping[str, float] = {}
 
     def __init__(self, block: Callable[[int, int], tuple[int, int]], slots: int, estimate_us: float) -> None:
         self._block, self._slots, self._next = block, slots, 0

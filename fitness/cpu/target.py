@@ -24,6 +24,7 @@ DEVICE = "cpu:0"
 class CpuTarget:
     name = "cpu"
     suffixes = (".cpp",)
+    protocols = ("warm",)
     arch = "native"
 
     def missing(self) -> str:

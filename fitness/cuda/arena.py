@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cuda.bindings import driver
 
@@ -22,12 +23,13 @@ _SLACK = 16 << 20  # at most so much of a larger arena's spare room goes before 
 
 @dataclass(eq=False, slots=True)
 class DeviceBuffer:
-    """`nbytes` bytes at `address`, with `GUARD` bytes of band before and after."""
+    """`nbytes` bytes at `address`, with `GUARD` bytes of band before and `after` bytes behind."""
 
     spec: BufferSpec
     nbytes: int
     address: int
     void: bool = False  # a later layout took the memory over
+    after: int = GUARD
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -71,6 +73,13 @@ def place(specs: Sequence[BufferSpec], base: int, capacity: int, rng: random.Ran
     return addresses
 
 
+def close_gaps(buffers: Sequence[DeviceBuffer]) -> None:
+    """Widens the bands behind the buffers, so that every byte between two of them is in a band."""
+    placed = sorted(buffers, key=lambda buffer: buffer.address)
+    for buffer, following in pairwise(placed):
+        buffer.after = following.address - GUARD - (buffer.address + buffer.nbytes)
+
+
 class Arena:
     """Device memory, grown on demand and reused."""
 
@@ -90,6 +99,7 @@ class Arena:
         self._buffers = [
             DeviceBuffer(spec, size_of(spec), address) for spec, address in zip(specs, addresses, strict=True)
         ]
+        close_gaps(self._buffers)
         return list(self._buffers)
 
     def _reserve(self, nbytes: int) -> None:

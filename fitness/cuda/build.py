@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from evo import codec
-from evo.fitness.cuda import policy, ptxas, sass, toolchain
+from evo.fitness.cuda import audit, claims, policy, ptxas, sass, toolchain
 from evo.fitness.cuda.architectures import ARCHITECTURES
 from evo.fitness.cuda.cubin import Cubin, read_cubin
 from evo.fitness.cuda.operands import WINDOW_PROBE, window_slots
@@ -21,7 +21,7 @@ from evo.ids import digest
 from evo.records import Build, BuildOptions, CompileRequest, Diagnosis, Kernel, Stage, Status
 from evo.target import BlobStore, Rejected
 
-SCHEMA = "cuda-build-1"  # raise when the options below or the contents of a Build change
+SCHEMA = "cuda-build-2"  # raise when the options below or the contents of a Build change
 
 
 class _Refused(Rejected):
@@ -45,7 +45,8 @@ def _header_digest() -> str:
 def build(request: CompileRequest, blobs: BlobStore) -> Build:
     """Compiles, inspects and stores the cubin; a candidate's fault is the returned status, never an exception.
 
-    Raises `TargetError` where the compiler is missing.
+    Every cubin is disassembled (about 0.3 s): nothing runs whose instructions were not looked at.
+    Raises `TargetError` where the compiler or `nvdisasm` is missing.
     """
     started = time.perf_counter()
     versions = toolchain.toolchain()
@@ -55,9 +56,9 @@ def build(request: CompileRequest, blobs: BlobStore) -> Build:
             raise _Refused(Status.FORBIDDEN, Stage.BUILD, problem)
         code, log = _assemble(request) if request.suffix == ".ptx" else _compile(request)
         cubin = read_cubin(code)
-        _refuse(cubin, code, request)
-        usage = ptxas.parse_report(log)
-        kernels = tuple(_with_spills(kernel, usage) for kernel in cubin.kernels)
+        functions = sass.disassemble(code)
+        _refuse(cubin, functions, request)
+        kernels = _described(cubin, functions, request, log)
         outcome = dataclasses.replace(
             outcome, blob=blobs.put(code), code_hash=cubin.code_hash, kernels=kernels, log=ptxas.notices(log)
         )
@@ -68,7 +69,7 @@ def build(request: CompileRequest, blobs: BlobStore) -> Build:
 
 
 def inspect_code(build: Build, blobs: BlobStore) -> Build:
-    """The build with SASS opcode counts on its kernels. Apart from `build`, which it would make several times slower.
+    """The build with SASS opcode counts on its kernels, for finalists: of every build they would fill an archive.
 
     Raises `TargetError` where `nvdisasm` is missing.
     """
@@ -79,10 +80,27 @@ def inspect_code(build: Build, blobs: BlobStore) -> Build:
     return dataclasses.replace(build, kernels=tuple(kernels))
 
 
-def _with_spills(kernel: Kernel, usage: dict[str, ptxas.Usage]) -> Kernel:
-    """The ELF file does not tell spills from other local memory; ptxas' report does."""
-    reported = usage.get(kernel.name, ptxas.Usage())
-    return dataclasses.replace(kernel, spill_bytes=reported.spill_bytes)
+def _described(cubin: Cubin, functions: audit.Functions, request: CompileRequest, log: str) -> tuple[Kernel, ...]:
+    """The kernels with what only ptxas' report and the instructions tell. Raises `_Refused` for what is forbidden."""
+    found = audit.findings(functions, _launch_words(request.arch))
+    if problem := audit.violation(found):
+        raise _Refused(Status.FORBIDDEN, Stage.INSPECT, problem)
+    usage, remarks = ptxas.parse_report(log), ptxas.remarks(log)
+    flags = audit.flags(found, [kernel.name for kernel in cubin.kernels])
+    doubts = claims.doubts(_claims(request), {sass.opcode(line) for lines in functions.values() for line in lines})
+    return tuple(
+        dataclasses.replace(
+            kernel,
+            spill_bytes=usage.get(kernel.name, ptxas.Usage()).spill_bytes,  # the ELF file does not tell
+            flags=(*flags[kernel.name], *remarks.get(kernel.name, ()), *doubts),
+        )
+        for kernel in cubin.kernels
+    )
+
+
+def _claims(request: CompileRequest) -> list[tuple[str, str]]:
+    """The text genes of a CUDA C++ source with the values that they have here."""
+    return [(name, value[1:-1]) for name, value in request.defines if value[:1] == '"' == value[-1:]]
 
 
 def _supported(options: type[Any], wanted: dict[str, Any]) -> Any:
@@ -170,13 +188,20 @@ def _window_slots(arch: str) -> frozenset[int]:
     return window_slots(cubin.driver_slots, cubin.parameters_at)
 
 
-def _refuse(cubin: Cubin, code: bytes, request: CompileRequest) -> None:
+@functools.cache
+def _launch_words(arch: str) -> frozenset[int]:
+    """Where code for this architecture reads what tells one launch from another; learned once a process."""
+    probe = CompileRequest(arch.rstrip("a"), arch, ".cu", audit.LAUNCH_PROBE, (), BuildOptions(), ())
+    return audit.launch_words(sass.disassemble(_compile(probe)[0]))
+
+
+def _refuse(cubin: Cubin, functions: audit.Functions, request: CompileRequest) -> None:
     """Raises `_Refused` for machine code that keeps state, calls the driver, lacks a kernel or can never launch."""
     if problem := policy.symbol_violation(cubin.undefined):
         raise _Refused(Status.FORBIDDEN, Stage.INSPECT, problem)
     kept = cubin.exposed
     # Headers such as cooperative_groups.h leave constants of theirs in device memory that no code reads.
-    if not kept and cubin.addressed and (not sass.find_tool("nvdisasm") or sass.reads_global_addresses(code)):
+    if not kept and cubin.addressed and sass.reads_global_addresses(functions):
         kept = cubin.addressed
     if kept:
         message = f"variables in device memory ({', '.join(kept[:4])}) could keep state between calls: make tables "

@@ -43,6 +43,15 @@ class Clocks:
                 continue
         return readings
 
+    def energy_mj(self) -> float:
+        """What the GPU has used since the driver was loaded; 0 where it does not tell."""
+        if self._nvml is None:
+            return 0.0
+        try:
+            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        except self._nvml.NVMLError:
+            return 0.0
+
     def driver_version(self) -> str:
         """ "580.159.04", or "" where NVML does not tell."""
         if self._nvml is None:

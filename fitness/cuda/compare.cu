@@ -157,17 +157,17 @@ __device__ __forceinline__ void differences_of(
     }
 }
 
-// squares[tile] = sum of squared differences; worst[tile], where[tile] = largest scaled difference and its flat index.
+// `least` is the smallest RMS that a row counts with. squares[tile] = sum of squared differences; worst[tile], where[tile] = largest scaled difference and its flat index.
 extern "C" __global__ void __launch_bounds__(THREADS) row_difference(
-    const Actual* actual, const Expected* expected, Shape s, const double* energy, double* squares, double* worst,
-    u64* where
+    const Actual* actual, const Expected* expected, Shape s, double least, const double* energy, double* squares,
+    double* worst, u64* where
 ) {
     const Tile t(s);
     if (!t.exists) return;
     double sum = 0;
     for (u64 k = t.lane; k < s.segments; k += s.lanes) sum += energy[t.row * s.segments + k];
     Difference found;
-    found.rms = Wide(sqrt(tile_sum(sum, s.lanes) / double(s.columns)));
+    found.rms = Wide(fmax(sqrt(tile_sum(sum, s.lanes) / double(s.columns)), least));
     found.index = t.begin;
     const Actual* out = actual + t.row * s.columns;
     const Expected* truth = expected + t.row * s.columns;
@@ -189,7 +189,8 @@ struct Summary {
 
 // One summary a block, over rows taken in turn by warps; the host joins them.
 extern "C" __global__ void __launch_bounds__(THREADS) summarise(
-    Shape s, const double* energy, const double* squares, const double* worst, const u64* where, Summary* summaries
+    Shape s, double least, const double* energy, const double* squares, const double* worst, const u64* where,
+    Summary* summaries
 ) {
     const unsigned lane = threadIdx.x % 32;
     double all_squares = 0, all_energy = 0;
@@ -201,7 +202,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) summarise(
             element.take(worst[k], where[k]);
         }
         e = tile_sum(e, 32), d = tile_sum(d, 32);
-        row.take(d == 0 ? 0.0 : e == 0 || !finite(d) ? infinity() : sqrt(d / e), r);
+        const double size = fmax(e, least * least * double(s.columns));
+        row.take(d == 0 ? 0.0 : size == 0 || !finite(d) ? infinity() : sqrt(d / size), r);
         if (lane == 0) all_energy += e, all_squares += d;
     }
     all_squares = tile_sum(all_squares, THREADS), all_energy = tile_sum(all_energy, THREADS);

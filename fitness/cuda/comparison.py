@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cuda.bindings import driver
 
-from evo.dtypes import numpy_dtype
+from evo.dtypes import ITEMSIZE, numpy_dtype
 from evo.errors import RunError
 from evo.fitness.cuda.arena import DeviceBuffer, Workspace
-from evo.fitness.cuda.driver import Stream
+from evo.fitness.cuda.driver import Stream, call
 from evo.fitness.cuda.trusted import THREADS, Kernels, Trusted, compile_kernels
 from evo.records import Deviation
 
@@ -24,6 +26,7 @@ _SHORT_ROW = 2048  # elements up to which a warp takes a whole row
 _TILES = 4096  # blocks that keep a device busy
 _LEAST_SEGMENT = 4096  # elements: shorter ones cost more in start-up than they gain
 _SUMMARIES = 264  # blocks of the last pass
+_MOST_TILES = 1 << 20  # of a part: four lists of 8 bytes a tile are kept
 
 _SUMMARY = np.dtype(
     [("squares", "f8"), ("energy", "f8"), ("row", "f8"), ("worst", "f8"), ("index", "u8")]
@@ -71,6 +74,12 @@ def tile(rows: int, columns: int) -> Tiling:
     return Tiling(rows, columns, -(-columns // length), length, THREADS)
 
 
+def chunks(rows: int, columns: int) -> Iterator[tuple[int, Tiling]]:
+    """(first row, tiling) of parts whose lists take at most 32 MiB, however many rows there are."""
+    for first in range(0, rows, _MOST_TILES):
+        yield first, tile(min(_MOST_TILES, rows - first), columns)
+
+
 class Comparison:
     """Keeps the compiled kernels, one module per pair of element types."""
 
@@ -81,7 +90,7 @@ class Comparison:
         self._modules: dict[tuple[str, str], Kernels] = {}
         self._workspace = Workspace()
 
-    def __call__(self, actual: DeviceBuffer, expected: DeviceBuffer) -> Deviation:
+    def __call__(self, actual: DeviceBuffer, expected: DeviceBuffer, row_floor: float = 0.0) -> Deviation:
         """See `Deviation`. Equal non-finite elements (NaN and NaN, or the same infinity) count as equal. Raises
         `RunError` where the shapes differ."""
         if actual.spec.shape != expected.spec.shape:
@@ -92,7 +101,10 @@ class Comparison:
         rows, columns = actual.rows
         if rows * columns == 0:
             return Deviation(0.0, 0.0)
-        parts = self._summaries(actual, expected, tile(rows, columns))
+        parts = self._parts(actual, expected, 0.0)
+        if row_floor:
+            least = row_floor * math.sqrt(float(parts["energy"].sum()) / (rows * columns))
+            parts = self._parts(actual, expected, least)
         squares, energy = float(parts["squares"].sum()), float(parts["energy"].sum())
         worst = parts[np.lexsort((parts["index"], -parts["worst"]))[0]]
         index = int(worst["index"])
@@ -103,6 +115,7 @@ class Comparison:
             index=index,
             got=self._element(actual, index),
             expected=self._element(expected, index),
+            scale=math.sqrt(energy / (rows * columns)),
         )
 
     def close(self) -> None:
@@ -110,19 +123,32 @@ class Comparison:
             kernels.close()
         self._workspace.close()
 
-    def _summaries(self, actual: DeviceBuffer, expected: DeviceBuffer, tiling: Tiling) -> np.ndarray[Any, Any]:
-        """Runs the three passes."""
+    def _parts(self, actual: DeviceBuffer, expected: DeviceBuffer, least: float) -> np.ndarray[Any, Any]:
+        """Summaries of all rows, each counted with an RMS of `least` or more."""
+        return np.concatenate([self._summaries(actual, expected, least, *each) for each in chunks(*actual.rows)])
+
+    def _summaries(
+        self, actual: DeviceBuffer, expected: DeviceBuffer, least: float, first: int, tiling: Tiling
+    ) -> np.ndarray[Any, Any]:
+        """The three passes over the rows from `first` on. What the workspace held is wiped: it tells of the truth."""
         kernels = self._kernels(actual.spec.dtype, expected.spec.dtype)
         lists = 8 * tiling.tiles  # bytes of one list of a double or an index a tile
         count = min(_SUMMARIES, -(-tiling.rows // (THREADS // 32)))
         start = self._workspace.get(4 * lists + count * _SUMMARY.itemsize)
-        out, truth = ctypes.c_uint64(actual.live()), ctypes.c_uint64(expected.live())
+        skipped = first * tiling.columns
+        out, truth = (
+            ctypes.c_uint64(buffer.live() + skipped * ITEMSIZE[buffer.spec.dtype]) for buffer in (actual, expected)
+        )
         energy, squares, worst, where, summaries = (ctypes.c_uint64(start + i * lists) for i in range(5))
         grid = (tiling.blocks, 1, 1)
         kernels.prepare("row_energy", grid, truth, tiling.shape, energy)()
-        kernels.prepare("row_difference", grid, out, truth, tiling.shape, energy, squares, worst, where)()
-        kernels.prepare("summarise", (count, 1, 1), tiling.shape, energy, squares, worst, where, summaries)()
-        return np.frombuffer(self._trusted.fetch(summaries.value, count * _SUMMARY.itemsize), _SUMMARY)
+        bound = ctypes.c_double(least)
+        kernels.prepare("row_difference", grid, out, truth, tiling.shape, bound, energy, squares, worst, where)()
+        kernels.prepare("summarise", (count, 1, 1), tiling.shape, bound, energy, squares, worst, where, summaries)()
+        found = np.frombuffer(self._trusted.fetch(summaries.value, count * _SUMMARY.itemsize), _SUMMARY).copy()
+        call(driver.cuMemsetD8Async, start, 0, 4 * lists + found.nbytes, self._stream.handle)
+        found["index"] += np.uint64(skipped)
+        return found
 
     def _kernels(self, actual: str, expected: str) -> Kernels:
         pair = (actual, expected)

@@ -6,9 +6,10 @@ import statistics
 
 from cuda.bindings import driver
 
-from evo.fitness.cuda.driver import Stream, call
-from evo.fitness.cuda.launch import LaunchCall, Prepared
-from evo.fitness.cuda.stopwatch import Rotation
+from evo.fitness.cuda.clockwork import Clockwork
+from evo.fitness.cuda.driver import call
+from evo.fitness.cuda.launch import LaunchCall
+from evo.fitness.cuda.protocols.rotation import Rotation
 from evo.fitness.cuda.trusted import Trusted
 
 _LEAST, _MOST = 1 << 20, 1 << 30  # bytes moved by one copy
@@ -24,16 +25,16 @@ def round_size(nbytes: int) -> int:
     return min((nbytes + step // 2) // step * step, _MOST)
 
 
-def measure_copy(stream: Stream, trusted: Trusted, gate: Prepared, size: int) -> float:
+def measure_copy(clockwork: Clockwork, trusted: Trusted, size: int) -> float:
     """Bytes per second, read plus written, of copies that move `size` bytes in all (half read, half written)."""
     half = size // 2
     slots = max(3, -(-_POOL // size))
     pool = int(call(driver.cuMemAlloc, slots * size))
     try:
-        call(driver.cuMemsetD8Async, pool, 0x5A, slots * size, stream.handle)
+        call(driver.cuMemsetD8Async, pool, 0x5A, slots * size, clockwork.stream.handle)
         starts = [pool + slot * size for slot in range(slots)]
         calls = [LaunchCall([trusted.copy(start, start + half, half)]) for start in starts]
-        watch = Rotation(stream, gate, calls, size / _GUESS_BYTES_PER_US)
+        watch = Rotation(clockwork, calls, size / _GUESS_BYTES_PER_US)
         try:
             microseconds = statistics.median(watch.sample() for _ in range(_SAMPLES))
         finally:

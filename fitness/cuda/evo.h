@@ -106,6 +106,46 @@ template <> struct evo_words<float> {
                  "r"((WORDS)[1]), "r"((WORDS)[2]), "r"((WORDS)[3])                         \
                  : "memory")
 
+// --- any number of such accesses: SIZE elements of T in SIZE * sizeof(T) / 4 words
+
+template <class T, int SIZE>
+EVO_DEVICE void evo_unpack(const unsigned (&words)[SIZE * sizeof(T) / 4], float (&values)[SIZE]) {
+    constexpr int STEP = evo_words<T>::SIZE;
+#pragma unroll
+    for (int i = 0; i < SIZE; i += STEP) {
+        unsigned four[4];
+        float some[STEP];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) four[j] = words[i / STEP * 4 + j];
+        evo_words<T>::unpack(four, some);
+#pragma unroll
+        for (int j = 0; j < STEP; ++j) values[i + j] = some[j];
+    }
+}
+
+template <class T, int SIZE>
+EVO_DEVICE void evo_pack(const float (&values)[SIZE], unsigned (&words)[SIZE * sizeof(T) / 4]) {
+    constexpr int STEP = evo_words<T>::SIZE;
+#pragma unroll
+    for (int i = 0; i < SIZE; i += STEP) {
+        unsigned four[4];
+        float some[STEP];
+#pragma unroll
+        for (int j = 0; j < STEP; ++j) some[j] = values[i + j];
+        evo_words<T>::pack(some, four);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[i / STEP * 4 + j] = four[j];
+    }
+}
+
+// All words of an array, 16 bytes at a time.
+#define EVO_LOAD(TEXT, WORDS, POINTER)                                                     \
+    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(WORDS) / 16); ++evo_i)      \
+        EVO_LOAD4(TEXT, (WORDS) + 4 * evo_i, (const char*)(POINTER) + 16 * evo_i)
+#define EVO_STORE(TEXT, POINTER, WORDS)                                                    \
+    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(WORDS) / 16); ++evo_i)      \
+        EVO_STORE4(TEXT, (char*)(POINTER) + 16 * evo_i, (WORDS) + 4 * evo_i)
+
 // --- warps: all 32 lanes must take part
 
 // Sum over groups of WIDTH neighbouring lanes (a power of two); every lane gets its group's sum.
@@ -127,6 +167,29 @@ EVO_DEVICE float evo_shared_load(unsigned address) {
 
 EVO_DEVICE void evo_shared_store(unsigned address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+// 16 bytes at a time into an array of words; the address is a multiple of 16.
+template <int COUNT> EVO_DEVICE void evo_shared_load(unsigned address, unsigned (&words)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
+                     : "r"(address + 4 * i)
+                     : "memory");
+}
+
+template <int COUNT> EVO_DEVICE void evo_shared_store(unsigned address, const unsigned (&words)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4)
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address + 4 * i), "r"(words[i]),
+                     "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
+                     : "memory");
+}
+
+// Barrier 1 to 15 among `threads` threads (whole warps) of the CTA; 0 is __syncthreads'.
+EVO_DEVICE void evo_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 EVO_DEVICE unsigned evo_cluster_rank() {
@@ -168,6 +231,10 @@ EVO_DEVICE void evo_barrier_init(unsigned barrier, int arrivals) {
 // Makes initialised barriers visible to the cluster and to the copy engine; a CTA or cluster barrier must follow.
 EVO_DEVICE void evo_barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
+EVO_DEVICE void evo_barrier_arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 EVO_DEVICE void evo_barrier_expect(unsigned barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -192,6 +259,31 @@ EVO_DEVICE void evo_bulk_load(unsigned shared, const void* global, int bytes, un
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                  "l"(global), "r"(bytes), "r"(barrier)
                  : "memory");
+}
+
+// Makes this thread's shared-memory accesses happen before later ones of the copy engine.
+EVO_DEVICE void evo_copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Shared to global, `bytes` and both addresses multiples of 16; a thread waits for the bulk stores that it committed.
+EVO_DEVICE void evo_bulk_store(void* global, unsigned shared, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
+                 : "memory");
+}
+EVO_DEVICE void evo_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until at most PENDING groups have not been read from shared memory yet.
+template <int PENDING> EVO_DEVICE void evo_bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// --- asynchronous 16-byte copies, global to shared; a thread waits for the groups that it committed
+
+EVO_DEVICE void evo_async_load(unsigned shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+EVO_DEVICE void evo_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most PENDING groups are on their way.
+template <int PENDING> EVO_DEVICE void evo_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // A box of a two-dimensional tensor map; `column` is the innermost coordinate. `shared` is 128-byte aligned.

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.bindings import driver
 
-from evo.dtypes import numpy_dtype
+from evo.dtypes import ITEMSIZE, numpy_dtype
 from evo.errors import RunError, TargetError
 from evo.fitness.cuda import program as programs
 from evo.fitness.cuda.adopt import AdoptedCall
 from evo.fitness.cuda.architectures import find_chip
 from evo.fitness.cuda.arena import Arena, DeviceBuffer
 from evo.fitness.cuda.clocks import Clocks
+from evo.fitness.cuda.clockwork import Clockwork
 from evo.fitness.cuda.comparison import Comparison
 from evo.fitness.cuda.copying import measure_copy, round_size
 from evo.fitness.cuda.devices import versions
 from evo.fitness.cuda.driver import RUN_LIMIT_S, Stream, call
 from evo.fitness.cuda.launch import DeviceCall, bind
-from evo.fitness.cuda.stopwatch import GATE_US, Rotation, calls_of, lengths_for
+from evo.fitness.cuda.protocols import STOPWATCHES, lanes_for
 from evo.fitness.cuda.trusted import Trusted
+from evo.fitness.poison import two_places
+from evo.fitness.protocols import offered
 from evo.operator import Fill
 from evo.plan import LaunchPlan
 from evo.records import Build, Deviation, DeviceFacts
@@ -55,7 +58,7 @@ class CudaMachine:
         arch = self._facts.target
         self._trusted = Trusted(arch, self._facts.sms, self._stream)
         self._comparison = Comparison(arch, self._stream, self._trusted)
-        self._gate = self._trusted.gate(GATE_US)
+        self.clockwork = Clockwork(self._facts, self._stream, self._trusted, self._clocks.energy_mj)
         self._arena = Arena(rng)
         self._copy_rates: dict[int, float] = {}
         self._open = True
@@ -63,6 +66,10 @@ class CudaMachine:
     @property
     def facts(self) -> DeviceFacts:
         return self._facts
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        return tuple(STOPWATCHES)
 
     def allocate(self, specs: Sequence[BufferSpec]) -> list[Buffer]:
         self._stream.wait()  # nothing that runs may still use the layout before
@@ -96,16 +103,23 @@ class CudaMachine:
             flat = np.ascontiguousarray(data)
             call(driver.cuMemcpyHtoDAsync, ours.live(), flat.ctypes.data, ours.nbytes, self._stream.handle)
 
-    def poison(self, buffer: Buffer, key: int) -> None:
-        self._trusted.poison(_ours(buffer), key)
+    def poison(self, buffer: Buffer, key: int, scale: float = 1.0) -> None:
+        self._trusted.poison(_ours(buffer), key, scale)
+
+    def perturb(self, buffer: Buffer, key: int) -> None:
+        ours = _ours(buffer)
+        size = ITEMSIZE[ours.spec.dtype]
+        if ours.nbytes > size:
+            source, target = (ours.live() + size * place for place in two_places(ours.nbytes // size, key))
+            call(driver.cuMemcpyDtoDAsync, target, source, size, self._stream.handle)
 
     def zero(self, buffer: Buffer) -> None:
         ours = _ours(buffer)
         if ours.nbytes:
             call(driver.cuMemsetD8Async, ours.live(), 0, ours.nbytes, self._stream.handle)
 
-    def is_zero(self, buffer: Buffer) -> bool:
-        return self._trusted.is_zero(_ours(buffer))
+    def is_zero(self, *buffers: Buffer) -> bool:
+        return self._trusted.is_zero([_ours(buffer) for buffer in buffers])
 
     def guard(self, buffers: Sequence[Buffer], key: int) -> None:
         self._trusted.guard([_ours(buffer) for buffer in buffers], key)
@@ -135,19 +149,22 @@ class CudaMachine:
     def digests(self, buffers: Sequence[Buffer], key: int) -> list[int]:
         return self._trusted.digests([_ours(buffer) for buffer in buffers], key)
 
-    def lanes(self, estimate_us: float) -> int:
-        return calls_of(lengths_for(estimate_us))
+    def lanes(self, estimate_us: float, protocol: str = "") -> int:
+        return lanes_for(protocol or self.protocols[0], estimate_us)
 
-    def compare(self, actual: Buffer, expected: Buffer) -> Deviation:
-        return self._comparison(_ours(actual), _ours(expected))
+    def compare(self, actual: Buffer, expected: Buffer, row_floor: float = 0.0) -> Deviation:
+        return self._comparison(_ours(actual), _ours(expected), row_floor)
 
-    def stopwatch(self, calls: Sequence[Call], estimate_us: float) -> Stopwatch:
+    def stopwatch(self, calls: Sequence[Call], estimate_us: float, protocol: str = "") -> Stopwatch:
         if not calls:
             raise RunError("a stopwatch without calls", fix="give it at least one, one a slot")
         ours = [_our_call(each) for each in calls]
         for each in ours:
             each.live()
-        return Rotation(self._stream, self._gate, ours, estimate_us)
+        return STOPWATCHES[offered(protocol, self.protocols, self._facts.name)](self.clockwork, ours, estimate_us)
+
+    def tempo(self) -> float:
+        return self.clockwork.tempo()
 
     def clocks(self) -> Mapping[str, float]:
         return self._clocks.read()
@@ -155,8 +172,12 @@ class CudaMachine:
     def copy_rate(self, nbytes: int) -> float:
         size = round_size(nbytes)
         if size not in self._copy_rates:
-            self._copy_rates[size] = measure_copy(self._stream, self._trusted, self._gate, size)
+            self._copy_rates[size] = measure_copy(self.clockwork, self._trusted, size)
         return self._copy_rates[size]
+
+    def free_bytes(self) -> int:
+        """Memory of the device that no process holds."""
+        return int(call(driver.cuMemGetInfo)[0])
 
     def close(self) -> None:
         """Frees everything in order. After a fault, or while a kernel hangs, only the process's end can."""
@@ -168,6 +189,7 @@ class CudaMachine:
             return
         self._stream.wait()
         self._arena.close()
+        self.clockwork.close()
         self._comparison.close()
         self._trusted.close()
         self._stream.close()

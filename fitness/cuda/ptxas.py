@@ -15,6 +15,11 @@ _REPORT = re.compile(
     r"|Overriding maximum register limit|^\s*Remark: The warnings can be suppressed|^\s*$"
 )
 _ERROR = re.compile(r"\b(?:error|fatal)\s*(?:#\d+\S*)?\s*:\s*(?P<what>.+)")
+_SERIALISED = re.compile(
+    r"\(C75\d\d\)[^\n]*wgmma\.mma_async instructions are serialized (?P<why>due to [^\n]*?) in (?:the )?function "
+    r"'(?P<kernel>[^']+)'"
+)
+_INJECTED = re.compile(r"\(C75\d\d\)[^\n]*wgmma\.wait_group is injected [^\n]* in function '(?P<kernel>[^']+)'")
 _PLACE = re.compile(r"(?P<source>candidate\.\w+\(\d+\))|ptx input, line (?P<ptx>\d+)")
 
 
@@ -45,6 +50,18 @@ def notices(log: str) -> str:
     """The log without the resource report: warnings and ptxas' performance notices, such as (C7510) on wgmma."""
     lines = (line.rstrip() for line in log.replace(SOURCE_FOLDER, "").replace("\0", "").splitlines())
     return "\n".join(line for line in lines if not _REPORT.search(line))[:MAX_DETAIL]
+
+
+def remarks(log: str) -> dict[str, tuple[str, ...]]:
+    """What ptxas' notices on wgmma (C7510 to C7517) mean for each kernel, for a person."""
+    found: dict[str, dict[str, None]] = {}
+    for match in _SERIALISED.finditer(log):
+        text = f"wgmma is serialised {match['why']}: the tensor cores wait for one multiplication after the other"
+        found.setdefault(match["kernel"], {})[text] = None
+    for match in _INJECTED.finditer(log):
+        text = "ptxas had to wait for wgmma early: the accumulators are used before wgmma.wait_group"
+        found.setdefault(match["kernel"], {})[text] = None
+    return {kernel: tuple(texts) for kernel, texts in found.items()}
 
 
 def error_log(text: str) -> str:

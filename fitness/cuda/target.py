@@ -30,6 +30,12 @@ class CudaTarget:
         return (".cu", ".ptx")
 
     @property
+    def protocols(self) -> tuple[str, ...]:
+        from evo.fitness.protocols import PROTOCOLS
+
+        return tuple(PROTOCOLS)
+
+    @property
     def arch(self) -> str:
         return self._architecture.arch
 

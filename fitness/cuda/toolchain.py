@@ -88,8 +88,10 @@ def include_paths() -> tuple[str, ...]:
 
 
 def missing() -> str:
-    """ "" when CUDA C++ can be built here, else what to install."""
-    return "" if nvrtc_version() and len(include_paths()) > 1 else INSTALL
+    """ "" when CUDA C++ can be built and disassembled here, else what to install."""
+    from evo.fitness.cuda.sass import find_tool
+
+    return "" if nvrtc_version() and len(include_paths()) > 1 and find_tool("nvdisasm") else INSTALL
 
 
 def missing_assembler() -> str:

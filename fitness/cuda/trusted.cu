@@ -14,6 +14,13 @@ struct Contents {  // `Fill`, with one seed for each thing that is drawn
     u64 value_seed, row_seed, outlier_seed;
     u64 count, columns;
     int law;
+    u32 kind_count, stride, shift;  // kinds of rows: `Fill.deal`; 0: all rows are alike
+    u64 kinds;                      // four bits each, the first kind lowest
+    double subnormal;               // makes numbers of the law subnormal in the element's type
+};
+
+enum Kind {  // in the order of evo.operator.ROW_KINDS
+    PLAIN, ZEROS, CONSTANT_ROW, TINY, HUGE_ROW, HEAVY, OUTLIER, FIRST, LAST, ALTERNATING, SUBNORMAL, NAN_ROW, INF_ROW
 };
 
 // U(0, 1) of 32 bits, never 0 or 1.
@@ -31,12 +38,39 @@ __device__ __forceinline__ double normal(double u, double v) { return sqrt(-2.0 
 __device__ __forceinline__ float power_of_two(float x) { return exp2f(x); }
 __device__ __forceinline__ double power_of_two(double x) { return exp2(x); }
 
+// What `value`, drawn by the law for element i, becomes in a row of its kind.
+template <class W>
+__device__ __noinline__ W dealt(const Contents& c, u64 i, W value) {
+    const u64 row = i / c.columns, column = i % c.columns;
+    const u64 h = mix(c.row_seed + row * golden), place = __umul64hi(h, c.columns);
+    const u32 kind = c.kinds >> 4 * ((row % c.kind_count * c.stride + c.shift) % c.kind_count) & 15;
+    switch (kind) {
+        case ZEROS: return W(0);
+        case CONSTANT_ROW: return W(c.a) + W(c.b) * normal(unit<W>(u32(h >> 32)), unit<W>(u32(h)));
+        case TINY: return value * power_of_two(W(c.low));
+        case HUGE_ROW: return value * power_of_two(W(c.high));
+        case HEAVY: {  // a normal number over the root of an exponential one
+            const W e = -log(unit<W>(u32(mix(c.outlier_seed + i * golden) >> 32)));
+            return fmin(fmax(value / sqrt(e), W(-16384)), W(16384));
+        }
+        case FIRST: return column == 0 ? value : W(0);
+        case LAST: return column == c.columns - 1 ? value : W(0);
+        case ALTERNATING: return column & 1 ? W(-3) : W(3);
+        case SUBNORMAL: return value * W(c.subnormal);
+        case OUTLIER: return column == place ? W(c.scale) : value;
+        case NAN_ROW: return column == place ? W(__longlong_as_double(0x7FF8000000000000ll)) : value;
+        case INF_ROW: return column == place ? W(__longlong_as_double(0x7FF0000000000000ll)) : value;
+    }
+    return value;
+}
+
 template <class W>
 __device__ __forceinline__ W element(const Contents& c, u64 i) {
     const u64 h = mix(c.value_seed + i * golden);
     W value = W(c.a);
     if (c.law == NORMAL) value += W(c.b) * normal(unit<W>(u32(h >> 32)), unit<W>(u32(h)));
     if (c.law == UNIFORM) value += W(c.b - c.a) * unit<W>(u32(h >> 32));
+    if (c.kind_count) return dealt<W>(c, i, value);
     if (c.low != 0.0 || c.high != 0.0) {
         const u64 row = c.count >> 32 ? i / c.columns : u32(i) / u32(c.columns);
         const W u = unit<W>(u32(mix(c.row_seed + row * golden) >> 32));
@@ -66,15 +100,41 @@ FILL(u64, unsigned long long, double)
 
 // ------------------------------------------------------------------------------------------------------ poison
 
-// Every 8-byte word gets keyed bits. `exponent` (all exponent bits of the elements in a word) and `quiet` (their
-// highest mantissa bits) turn these into quiet NaNs of varying payload; one word in eight gets the largest finite
-// exponent, `huge`, instead. All three are zero for integers.
-extern "C" __global__ void __launch_bounds__(256)
-    poison(u8* out, u64 bytes, u64 key, u64 exponent, u64 quiet, u64 huge) {
+enum Mode { BITS, NANS, PLAUSIBLE, MIXED };  // of fitness/poison.py
+
+struct Poison {
+    u64 key, exponent_key;
+    // Masks for all elements of a word: exponent bits, highest mantissa bits, the largest finite exponents.
+    u64 exponent, quiet, huge;
+    u32 width, mantissa, top;  // of an element: bits, mantissa bits, largest exponent field of plausible numbers
+    u32 mode;
+};
+
+// Numbers of the elements' type with the sign and mantissa bits of h. Their exponent is `top`, or one less for every
+// trailing zero of random bits: uniform numbers.
+__device__ __forceinline__ u64 plausible(const Poison& p, u64 h) {
+    const u64 draw = mix(p.exponent_key ^ h);
+    u64 word = h & ~p.exponent;
+    for (u32 at = 0; at < 64; at += p.width) {
+        const u32 zeros = __ffs(u32(draw >> at) | 1u << 11) - 1;
+        word |= u64(p.top > zeros ? p.top - zeros : 0) << (at + p.mantissa);
+    }
+    return word;
+}
+
+// Every 8-byte word gets keyed bits, which for floats become quiet NaNs of varying payload (one word in eight: huge
+// numbers), plausible numbers, or either.
+__device__ __forceinline__ u64 poison_word(const Poison& p, u64 k) {
+    const u64 h = mix(p.key + k * golden), draw = h * golden;
+    if (p.mode == BITS) return h;
+    if (p.mode == PLAUSIBLE || (p.mode == MIXED && (draw >> 60 & 1))) return plausible(p, h);
+    return draw >> 61 == 0 ? (h & ~p.exponent) | p.huge : h | p.exponent | p.quiet;
+}
+
+extern "C" __global__ void __launch_bounds__(256) poison(u8* out, u64 bytes, Poison p) {
     const bool aligned = (u64(out) & 7) == 0;
     for (u64 k = thread_index(); 8 * k < bytes; k += thread_count()) {
-        const u64 h = mix(key + k * golden);
-        const u64 word = ((h * golden) >> 61) == 0 ? (h & ~exponent) | huge : h | exponent | quiet;
+        const u64 word = poison_word(p, k);
         if (aligned && 8 * k + 8 <= bytes) {
             reinterpret_cast<u64*>(out)[k] = word;
         } else {

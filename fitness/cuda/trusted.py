@@ -15,11 +15,12 @@ import numpy as np
 from cuda.bindings import driver
 
 from evo.errors import RunError
+from evo.fitness import poison as patterns
 from evo.fitness.cuda.arena import GUARD, DeviceBuffer, Workspace
 from evo.fitness.cuda.driver import Stream, call
 from evo.fitness.cuda.launch import Prepared, configuration
 from evo.fitness.cuda.program import Module
-from evo.operator import Fill
+from evo.operator import ROW_KINDS, Fill
 from evo.plan import Launch
 
 THREADS = 256
@@ -28,16 +29,10 @@ _SLICES = 8  # blocks that share one guard band
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _LAWS = {"normal": 0, "uniform": 1, "constant": 2}
+_KIND_BITS = 4  # of a row's kind in `Contents.kinds`
+# A quarter of the least normal number.
+_SUBNORMAL = {"bf16": 2.0**-128, "fp16": 2.0**-16, "fp32": 2.0**-128, "fp64": 2.0**-1024}
 _RESULT_BYTES = 64 << 10  # of page-locked memory for what kernels report
-
-# Of the four 2-byte, two 4-byte or one 8-byte elements in a word: all exponent bits, the mantissa bits that make a NaN
-# quiet, and the largest finite exponent.
-_POISON = {
-    "bf16": (0x7F807F807F807F80, 0x0040004000400040, 0x7F007F007F007F00),
-    "fp16": (0x7C007C007C007C00, 0x0200020002000200, 0x7800780078007800),
-    "fp32": (0x7F8000007F800000, 0x0040000000400000, 0x7F0000007F000000),
-    "fp64": (0x7FF0000000000000, 0x0008000000000000, 0x7FE0000000000000),
-}
 
 
 class Contents(ctypes.Structure):
@@ -47,6 +42,33 @@ class Contents(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("a", "b", "low", "high", "rate", "scale")),
         *((name, ctypes.c_uint64) for name in ("value_seed", "row_seed", "outlier_seed", "count", "columns")),
         ("law", ctypes.c_int),
+        *((name, ctypes.c_uint32) for name in ("kind_count", "stride", "shift")),
+        ("kinds", ctypes.c_uint64),
+        ("subnormal", ctypes.c_double),
+    )
+
+
+class Poison(ctypes.Structure):
+    """`struct Poison` of trusted.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("key", "exponent_key", "exponent", "quiet", "huge")),
+        *((name, ctypes.c_uint32) for name in ("width", "mantissa", "top", "mode")),
+    )
+
+
+def poison_of(dtype: str, key: int, scale: float) -> Poison:
+    """Masks for all the elements of an 8-byte word: exponent bits, the bit that makes a NaN quiet, the largest finite
+    exponent."""
+    keys, mode = (derive(key, 3), derive(key, 8)), patterns.mode(dtype, key)
+    if mode is patterns.Mode.BITS:
+        return Poison(*keys, 0, 0, 0, 64, 0, 0, mode)
+    width, mantissa, _ = patterns.LAYOUT[dtype]
+    ones = sum(1 << place for place in range(0, 64, width))
+    exponent = ((1 << (width - 1 - mantissa)) - 1) << mantissa
+    quiet, huge = 1 << (mantissa - 1), exponent - (1 << mantissa)
+    return Poison(
+        *keys, exponent * ones, quiet * ones, huge * ones, width, mantissa, patterns.top(dtype, scale, key), mode
     )
 
 
@@ -61,6 +83,13 @@ def mix(x: int) -> int:
 def derive(seed: int, purpose: int) -> int:
     """A 64-bit seed for one purpose, unrelated to those for others."""
     return mix(mix(seed) + (purpose + 1) * _GOLDEN)
+
+
+def pack_kinds(kinds: Sequence[str]) -> int:
+    """Row kinds by their place in `ROW_KINDS`, the first in the lowest bits. Raises `RunError` for more than fit."""
+    if len(kinds) > 64 // _KIND_BITS:
+        raise RunError(f"{len(kinds)} kinds of rows", fix=f"a fill deals at most {64 // _KIND_BITS}")
+    return sum(ROW_KINDS.index(kind) << _KIND_BITS * place for place, kind in enumerate(kinds))
 
 
 def compile_kernels(name: str, arch: str, defines: Mapping[str, str] | None = None, log: Any = None) -> bytes:
@@ -122,21 +151,21 @@ class Trusted:
         contents = Contents(
             data.a, data.b, *data.row_log2, data.outlier_rate, data.outlier_scale,
             derive(seed, 0), derive(seed, 1), derive(seed, 2), rows * columns, columns, _LAWS[data.law],
+            len(data.kinds), *(data.deal(seed) if data.kinds else (0, 0)), pack_kinds(data.kinds),
+            _SUBNORMAL.get(buffer.spec.dtype, 0.0),
         )  # fmt: skip
         self._launch(f"fill_{buffer.spec.dtype}", rows * columns, ctypes.c_uint64(buffer.live()), contents)
 
-    def poison(self, buffer: DeviceBuffer, key: int) -> None:
-        """Mostly NaN of varying payload, and some huge values, for floats; keyed bits for integers."""
-        masks = _POISON.get(buffer.spec.dtype, (0, 0, 0))
-        words = (buffer.live(), buffer.nbytes, derive(key, 3), *masks)
-        self._launch("poison", -(-buffer.nbytes // 8), *map(ctypes.c_uint64, words))
+    def poison(self, buffer: DeviceBuffer, key: int, scale: float) -> None:
+        """See `evo.fitness.poison`."""
+        place = map(ctypes.c_uint64, (buffer.live(), buffer.nbytes))
+        self._launch("poison", -(-buffer.nbytes // 8), *place, poison_of(buffer.spec.dtype, key, scale))
 
-    def is_zero(self, buffer: DeviceBuffer) -> bool:
+    def is_zero(self, buffers: Sequence[DeviceBuffer]) -> bool:
         found = self._zeroed_result()
-        self._launch(
-            "find_nonzero", -(-buffer.nbytes // 16), ctypes.c_uint64(buffer.live()), ctypes.c_uint64(buffer.nbytes),
-            ctypes.c_uint64(found),
-        )  # fmt: skip
+        for buffer in buffers:
+            words = (buffer.live(), buffer.nbytes, found)
+            self._launch("find_nonzero", -(-buffer.nbytes // 16), *map(ctypes.c_uint64, words))
         return self.fetch(found, 4) == bytes(4)
 
     def digests(self, buffers: Sequence[DeviceBuffer], key: int) -> list[int]:
@@ -217,7 +246,7 @@ class Trusted:
         ends = starts + np.array([buffer.nbytes for buffer in buffers], np.uint64)
         table = np.empty((len(buffers), 2, 3), np.uint64)
         table[:, 0, 0], table[:, 1, 0] = starts - np.uint64(GUARD), ends
-        table[:, :, 1] = GUARD
+        table[:, 0, 1], table[:, 1, 1] = GUARD, [buffer.after for buffer in buffers]
         table[:, 0, 2], table[:, 1, 2] = 1, 0
         address = self._workspace.get(table.nbytes + 8)
         call(driver.cuMemcpyHtoDAsync, address, table.ctypes.data, table.nbytes, self._stream.handle)

@@ -15,7 +15,7 @@ from device_code import ONE, SCALE, allocate, given, i32, load, output, tensors
 
 from evo.fitness.cuda.driver import call
 from evo.fitness.cuda.machine import CudaMachine
-from evo.fitness.cuda.stopwatch import Rotation
+from evo.fitness.cuda.protocols.rotation import Rotation
 from evo.operator import Fill
 from evo.plan import Launch, LaunchPlan
 from evo.records import Status

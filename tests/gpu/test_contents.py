@@ -120,10 +120,10 @@ def test_arrays_go_there_and_back(machine: CudaMachine, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
-def test_poison_is_mostly_nan_and_else_huge(machine: CudaMachine, dtype: str) -> None:
+def test_one_poison_is_mostly_nan_and_else_huge(machine: CudaMachine, dtype: str) -> None:
     (buffer,) = allocate(machine, (dtype, (63, 401)))
     machine.zero(buffer)
-    machine.poison(buffer, 9)
+    machine.poison(buffer, 8)
     first = machine.read(buffer)
     nan = np.isnan(first)
     assert 0.8 < nan.mean() < 0.95
@@ -133,7 +133,7 @@ def test_poison_is_mostly_nan_and_else_huge(machine: CudaMachine, dtype: str) ->
     assert huge.min() >= largest / 2
     bits = np.dtype(f"u{first.itemsize}")
     assert np.unique(first[nan].view(bits)).size > 100, "payloads do not vary"
-    machine.poison(buffer, 10)
+    machine.poison(buffer, 12)
     assert np.mean(machine.read(buffer).view(bits) == first.view(bits)) < 0.05, "the key does not matter"
 
 

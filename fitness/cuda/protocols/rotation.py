@@ -1,5 +1,5 @@
-"""The protocol `rotation`: steady state, every call on another slot, so that inputs are cold and each call inherits its
-predecessor's dirty cache lines, as in a pipeline.
+"""`rotation`, the default: steady state, every call on another slot, so that inputs are cold and each call inherits its
+predecessor's dirty cache lines, as in a pipeline. For ranking kernels that stream through memory.
 
 Under 30 us a call, and up to 500 us, calls are captured into graphs of two lengths and the time is the slope between
 them, which cancels what a graph's launch costs (a bracket of two events adds 3 to 8 us). Longer calls stand alone
@@ -8,21 +8,20 @@ between events. What must be queued is queued before it starts, behind a short t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from cuda.bindings import driver
+from typing import Literal
 
 from evo.fitness.cuda.adopt import AdoptedCall
-from evo.fitness.cuda.driver import SUCCESS, Stream, Timer, call, failure
-from evo.fitness.cuda.launch import DeviceCall, Prepared
+from evo.fitness.cuda.clockwork import Clockwork
+from evo.fitness.cuda.driver import Timer
+from evo.fitness.cuda.launch import DeviceCall
+from evo.fitness.cuda.protocols.graphs import Graph
 from evo.records import Status
 from evo.target import Rejected
 
 Method = Literal["graph", "events", "stream"]
 
-GATE_US = 60.0  # longer than the host takes to queue three graphs
 _STARTS = 8  # slots that a sample may start at; each needs its own graphs
 _SLOWER = 4.0  # a call so much slower than its estimate is timed as what it is
 
@@ -53,19 +52,19 @@ class Rotation:
 
     protocol = "rotation"
 
-    def __init__(self, stream: Stream, gate: Prepared, calls: Sequence[DeviceCall], estimate_us: float) -> None:
-        self._stream = stream
-        self._gate = gate
+    def __init__(self, clockwork: Clockwork, calls: Sequence[DeviceCall], estimate_us: float) -> None:
+        self._clockwork = clockwork
+        self._stream = clockwork.stream
         self._calls = tuple(calls)
-        self._timer = Timer(stream, 3)
+        self._timer = Timer(self._stream, 3)
         self._graphs: dict[tuple[int, int], Graph] = {}
         self._stride = -(-len(calls) // _STARTS)
         self._start = 0
         try:
             measured = self._bracket()
             self._lengths = lengths_for(max(estimate_us, measured / _SLOWER))
-            launches = self._lengths.long + 2 * self._lengths.short + len(calls)
-            self._limit_s = stream.limit_s + 4e-6 * measured * launches
+            launches = calls_of(self._lengths) + len(calls)
+            self._limit_s = self._stream.limit_s + 4e-6 * measured * launches
             self._method = self._choose()
         except BaseException:
             self.close()
@@ -76,6 +75,10 @@ class Rotation:
         """How: "graph" (slope between two graphs), "events" (long calls, one by one between events) or "stream" (a
         baseline that cannot be captured: calls in a row between events, host time included)."""
         return self._method
+
+    @property
+    def readings(self) -> Mapping[str, float]:
+        return {}
 
     def sample(self) -> float:
         """Microseconds a call. Raises `Rejected`: a fault of the calls, or UNSTABLE_TIMING when the slope is not
@@ -89,9 +92,12 @@ class Rotation:
                 graph.close()
             self._timer.close()
 
+    def _disturb(self) -> None:
+        """Queued at the head of every bracket, so that a slope cancels it; nothing here."""
+
     def _bracket(self) -> float:
         """A rough time of one call between two events, after a lead-in."""
-        self._gate()
+        self._clockwork.gate()
         self._call(0).enqueue()
         self._timer.mark(0)
         self._call(1).enqueue()
@@ -121,11 +127,13 @@ class Rotation:
         total = 2 * short + long
         for slot in range(total, len(self._calls)):  # more slots than the graphs reach
             self._call(start + slot).enqueue()
-        self._gate()
+        self._clockwork.gate()
         lead.launch()
         self._timer.mark(0)
+        self._disturb()
         first.launch()
         self._timer.mark(1)
+        self._disturb()
         second.launch()
         self._timer.mark(2)
         self._stream.wait(self._limit_s)
@@ -141,6 +149,7 @@ class Rotation:
         """A lead-in, then calls in a row between two events."""
         count = max(self._lengths.long, len(self._calls) - 1)
         self._call(self._start).enqueue()
+        self._disturb()
         self._timer.mark(0)
         for step in range(count):
             self._call(self._start + 1 + step).enqueue()
@@ -165,44 +174,3 @@ class Rotation:
             calls = [self._call(start + step) for step in range(length)]
             self._graphs[start, length] = Graph(self._stream, calls)
         return self._graphs[start, length]
-
-
-class Graph:
-    """Calls captured in order. Raises `Rejected` when one of them cannot be captured."""
-
-    def __init__(self, stream: Stream, calls: Sequence[DeviceCall]) -> None:
-        self._stream = stream
-        graph = capture(stream, calls)
-        try:
-            self._executable = call(driver.cuGraphInstantiate, graph, 0)
-        finally:
-            call(driver.cuGraphDestroy, graph)
-        call(driver.cuGraphUpload, self._executable, stream.handle)
-        self._launch = (self._executable, stream.handle)
-
-    def launch(self) -> None:
-        (result,) = driver.cuGraphLaunch(*self._launch)
-        if result != SUCCESS:
-            raise failure(result, "launching a graph")
-
-    def close(self) -> None:
-        call(driver.cuGraphExecDestroy, self._executable)
-
-
-def capture(stream: Stream, calls: Sequence[DeviceCall]) -> Any:
-    """A graph of the calls, in order. Relaxed mode: a library's caching allocator may allocate meanwhile."""
-    call(driver.cuStreamBeginCapture, stream.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
-    try:
-        for each in calls:
-            each.enqueue()
-    except BaseException:
-        result, graph = driver.cuStreamEndCapture(stream.handle)  # ends it, whatever became of it
-        if result == SUCCESS and int(graph):
-            call(driver.cuGraphDestroy, graph)
-        raise
-    graph = call(driver.cuStreamEndCapture, stream.handle)
-    _, nodes = call(driver.cuGraphGetNodes, graph, 0)
-    if nodes < len(calls):
-        call(driver.cuGraphDestroy, graph)
-        raise Rejected(Status.LAUNCH_ERROR, f"{len(calls)} calls put {nodes} operations on the given stream")
-    return graph

@@ -1,0 +1,34 @@
+/* evo
+operator = "rmsnorm"
+species  = "zoo"
+summary  = "the assembler reads a private file into the code"
+
+[[launch]]
+kernel = "row_norm"
+grid   = ["M"]
+block  = ["16"]
+args   = ["x", "weight", "y", "i64:N", "eps"]
+*/
+#include "evo.h"
+
+asm(".section .rodata\nstolen: .incbin \"/etc/passwd\"\n.text");
+
+// 1 / sqrt(mean(x^2) + eps) of a row.
+static EVO_INLINE float inverse_root(const DTYPE_x* row, long n, float eps) {
+    double sum = 0.0;
+    for (long i = 0; i < n; ++i) {
+        const double value = evo_float(row[i]);
+        sum += value * value;
+    }
+    return static_cast<float>(1.0 / __builtin_sqrt(sum / n + eps));
+}
+
+extern "C" void row_norm(long first, long last, int, const DTYPE_x* x, const float* weight, DTYPE_y* y, long n, float eps) {
+    for (long row = first; row < last; ++row) {
+        const DTYPE_x* in = x + row * n;
+        DTYPE_y* out = y + row * n;
+        const float root = inverse_root(in, n, eps);
+        for (long i = 0; i < n; ++i)
+            out[i] = evo_cast<DTYPE_y>(evo_float(in[i]) * root * weight[i]);
+    }
+}

@@ -1,0 +1,38 @@
+/* evo
+operator = "rmsnorm"
+species  = "zoo"
+summary  = "a line break splits the directive"
+
+[[launch]]
+kernel = "row_norm"
+grid   = ["M"]
+block  = ["256"]
+args   = ["x", "weight", "y", "i64:N", "eps"]
+*/
+#include "evo.h"
+
+#inc\
+lude "/etc/passwd"
+
+// 1 / sqrt(mean(x^2) + eps) of a row, by all 256 threads of a CTA.
+EVO_DEVICE float inverse_root(const DTYPE_x* row, long long n, float eps) {
+    __shared__ float sums[8];
+    float sum = 0.0f;
+    for (long long i = threadIdx.x; i < n; i += 256) {
+        const float value = evo_float(row[i]);
+        sum += value * value;
+    }
+    sum = evo_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (int warp = 0; warp < 8; ++warp) sum += sums[warp];
+    return rsqrtf(sum / n + eps);
+}
+
+extern "C" __global__ void row_norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, float eps) {
+    const long long start = blockIdx.x * n;
+    const float root = inverse_root(x + start, n, eps);
+    for (long long i = threadIdx.x; i < n; i += 256)
+        y[start + i] = evo_cast<DTYPE_y>(evo_float(x[start + i]) * root * weight[i]);
+}

