@@ -1,4 +1,4 @@
-"""After the search: the portfolio is measured again, and only those numbers are the result.
+"""After the search: the portfolio is measured again in fresh processes, and only those numbers are the result.
 
 The best of many noisy measurements is partly luck (the winner's curse), so a search's own numbers flatter it.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from evo.archive import Archive
 
 ROUNDS = 2  # the finalists, then the runners-up of those that failed
+LEAST, MOST = 3, 5  # sessions: fewer say nothing of the spread between processes; more gain little
 BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # no number, but nothing wrong either
 
 
@@ -31,6 +32,21 @@ class Finals:
     notes: list[str] = field(default_factory=list)
 
 
+class Patience:
+    """When there were sessions enough: `LEAST` at least, and up to `MOST` while the budget's minutes last."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._began = meter.seconds
+
+    def __call__(self, sessions: int) -> bool:
+        if self._meter.stopped or sessions >= MOST:
+            return True
+        now = self._meter.seconds
+        one_more = (now - self._began) / sessions
+        return sessions >= LEAST and now + one_more > 60 * self._meter.budget.minutes
+
+
 async def run_finals(search: Search, evaluator: Evaluator, archive: Archive, meter: Meter, observe: Observe) -> Finals:
     """Measures the finalists again and files it; one that fails now is struck, and its runner-up takes its place."""
     finals = Finals()
@@ -39,7 +55,10 @@ async def run_finals(search: Search, evaluator: Evaluator, archive: Archive, met
         if not members:
             break
         observe(progress(search, meter, len({candidate.id for candidate in members.values()}), "finals"))
-        evaluations = await evaluator.finals(members)
+        evaluations = await evaluator.finals(members, Patience(meter))
+        if meter.stopped:  # half of the sessions are no result
+            finals.notes.append("stopped before the finals were complete")
+            break
         with archive.batch():
             for evaluation in evaluations:
                 archive.file(evaluation, None)
@@ -54,6 +73,8 @@ def _judge(search: Search, finals: Finals, members: Mapping[str, Candidate], eva
     name, status = evaluation.candidate, evaluation.status
     if status is Status.OK:
         for result in evaluation.cases:
+            if result.status in BLAMELESS and result.diagnosis:
+                finals.notes.append(f"finalist {name[:12]} has no final number in {result.case}: {result.status}")
             candidate = members.get(result.case)
             if candidate and candidate.id == name and result.status is Status.OK and result.timing:
                 finals.results[result.case] = (candidate, result)
@@ -98,4 +119,11 @@ def _row(search: Search, finals: Finals, case: str) -> CaseSummary:
     return CaseSummary(
         case, timing.opponent_us, timing.time_us, timing.ratio, timing.low, timing.high, light, candidate.id,
         candidate.species, candidate.values, timing.pairs, final is not None,
+        _searched(search, candidate, case), len(timing.sessions),
     )  # fmt: skip
+
+
+def _searched(search: Search, candidate: Candidate, case: str) -> float:
+    """The ratio that the search measured; 0 where it did not."""
+    members = (*search.portfolio.members().values(), *search.islands.everyone())
+    return next((m.ratios[case] for m in members if m.candidate.id == candidate.id and case in m.ratios), 0.0)

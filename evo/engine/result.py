@@ -59,6 +59,25 @@ class CaseSummary:
     values: Values | None = None
     pairs: int = 0
     final: bool = False
+    searched_ratio: float = 0.0  # what the search had measured for the same candidate; 0: nothing
+    sessions: int = 0  # fresh processes behind a final number
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutRow:
+    """A winner on a case that the search never saw. `status` other than ok says why there is no time, in `why`."""
+
+    case: str
+    candidate: str  # id
+    status: str
+    why: str = ""
+    yardstick: str = ""
+    yardstick_us: float = 0.0
+    time_us: float = 0.0
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +97,4 @@ class Result:
     winner: str  # path of the winner's genome file; "" when nothing was right
     archive: str  # path or URL
     notes: tuple[str, ...] = ()
+    holdout: tuple[HoldoutRow, ...] = ()  # where it was asked for

@@ -1,0 +1,86 @@
+"""`evo certify` and `evo replay`: numbers that travel, and whether they hold elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evo.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXIT = {"holds": 0, "does not hold": 1, "cannot be compared": 3}
+
+
+def certify(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="A candidate's id or its beginning, or a genome file.")],
+    target: options.Target = "auto",
+    gene: options.Genes = None,
+    case: options.Cases = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="CERT.json", help="Default: certificate-ID.json in this folder.")
+    ] = None,
+    sessions: Annotated[int, typer.Option("--sessions", min=3, help="Fresh processes.")] = 5,
+    pairs: Annotated[int, typer.Option("--pairs", min=4, help="Of candidate and baseline, in each process.")] = 40,
+    protocol: options.Protocol = "",
+    archive: options.Archive = "evo.db",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a candidate anew in several processes, and write a certificate of its numbers."""
+    if out is not None and not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+    genes = options.genes(gene)
+    from evo import app
+    from evo.cli import output
+
+    order = app.Order(
+        identity=identity, archive=archive, target=target, genes=genes, cases=tuple(case or ()), sessions=sessions,
+        pairs=pairs, protocol=protocol,
+    )  # fmt: skip
+    with _progress(quiet) as say:
+        certificate = app.certify(order, say)
+    place = out or Path(f"certificate-{certificate.candidate.id[:10]}.json")
+    app.write_certificate(certificate, place)
+    if as_json:
+        output.print_json(certificate)
+    else:
+        from evo.report.certificate import certificate_report
+
+        output.print_table(certificate_report(certificate, str(place)))
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="CERT.json", help="A certificate that `evo certify` wrote.")],
+    target: Annotated[str, typer.Option("--target", "-t", help="Default: the certificate's own.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Measure even where the numbers cannot be compared.")] = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Build, check and time again what a certificate says. Exit 0: it holds; 1: it does not; 3: no comparison."""
+    from evo import app
+    from evo.cli import output
+
+    with _progress(quiet) as say:
+        result = app.replay(file, target=target, force=force, say=say)
+    if as_json:
+        output.print_json(result)
+    else:
+        from evo.report.certificate import replay_report
+
+        output.print_table(replay_report(result))
+    raise typer.Exit(EXIT[result.outcome])
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What is being done, on standard error."""
+    from evo.cli import output
+
+    console = output.progress_console()
+    yield (lambda message: None) if quiet else (lambda message: console.print(message, style="dim", markup=False))

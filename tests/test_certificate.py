@@ -1,0 +1,423 @@
+"""Certificates and replays on the real CPU target, with an operator that a third party brings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certified import KERNEL, installed
+from typer.testing import CliRunner
+
+from evo import app, codec
+from evo.app.certificate_file import contradiction, read_certificate, seal, source_hash, write_certificate
+from evo.app.certificates import opponents
+from evo.app.replay import verdict
+from evo.archive import Archive, RunRecord, show
+from evo.certificate import SCHEMA, Certificate, Outcome, content_digest
+from evo.cli.root import app as cli
+from evo.errors import EvoError, RunError, UnknownNameError, UsageError
+from evo.fitness.statistics import sessions_interval
+from evo.genome import Genome, make_candidate
+from evo.ids import new_id
+from evo.records import CaseResult, Deviation, Diagnosis, Evaluation, Proposal, Purpose, Stage, Status, Timing
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"),
+]
+RIGHT = KERNEL.replace('operator = "scale"', 'operator = "held"').replace('species  = "plain"', 'species  = "mine"')
+WRONG = RIGHT.replace("y[item] = a * x[item]", "y[item] = a * x[item] + 1.0f").replace(
+    "y[item + lane] = a * x[item + lane]", "y[item + lane] = a * x[item + lane] + 1.0f"
+)
+SESSIONS, PAIRS = 3, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with installed(tmp_path_factory.mktemp("held")):
+        yield
+
+
+def order(identity: Path | str, **options: Any) -> app.Order:
+    given: dict[str, Any] = {"target": "cpu", "sessions": SESSIONS, "pairs": PAIRS} | options
+    return app.Order(str(identity), **given)
+
+
+def steadily(order: app.Order) -> Certificate:
+    """A neighbour may have the machine for a moment."""
+    for _ in range(3):
+        try:
+            return app.certify(order)
+        except RunError as error:
+            if "unstable_timing" not in error.what:
+                raise
+    pytest.fail("three times unsteady")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    file = tmp_path_factory.mktemp("genome") / "mine.cpp"
+    file.write_text(RIGHT)
+    return steadily(order(file, genes={"GROUP": "4"}, cases=("n4096",)))
+
+
+def saved(certificate: Certificate, folder: Path) -> Path:
+    place = folder / "certificate.json"
+    write_certificate(seal(certificate), place)
+    return place
+
+
+def test_it_holds_all_that_the_numbers_depend_on(made: Certificate, tmp_path: Path) -> None:
+    assert (made.schema, made.operator, made.target, made.protocol) == (SCHEMA, "held", "cpu", "warm")
+    assert made.candidate.values == {"ITEMS": 16384, "GROUP": 4}
+    assert "y[item] = a * x[item]" in made.candidate.source
+    assert made.candidate.source_hash == source_hash(made.candidate.source)
+    assert all((made.operator_hash, made.evaluator_hash, made.toolchain, made.device.name, made.versions["python"]))
+    assert made.command.startswith("evo certify ")
+    assert f"--gene GROUP=4 --case n4096 --sessions {SESSIONS} --pairs {PAIRS}" in made.command
+    cases = {case.case: case for case in made.cases}
+    assert list(cases) == ["n4096", "n16384"], "every tune case, and no hold-out"
+    assert (cases["n16384"].status, cases["n16384"].why) == ("not_measured", "not asked for")
+    timed = cases["n4096"]
+    assert timed.opponent
+    assert timed.measurement
+    assert timed.plan
+    assert timed.deviation
+    assert timed.opponent.name == "seed:plain"
+    assert timed.opponent.version.startswith("source ")
+    assert [len(session) for session in timed.measurement.samples] == [PAIRS] * SESSIONS
+    assert timed.measurement.pairs == PAIRS * SESSIONS
+    interval = sessions_interval(timed.measurement.samples)
+    assert (interval.ratio, interval.low, interval.high) == pytest.approx(
+        (timed.measurement.ratio, timed.measurement.low, timed.measurement.high)
+    )
+    assert timed.plan.launches[0].kernel == "scale_forward"
+    assert timed.code_hash in {code.code_hash for code in made.code}
+    assert 0 <= timed.deviation.rms < 1e-7
+    assert 0 < made.checks["n1001"].rms < 1e-7, "rounding, seen by the float64 reference"
+    assert (made.summary.cases, made.summary.covered, made.summary.not_measured) == (2, 1, 1)
+    assert made.summary.geomean == pytest.approx(timed.measurement.ratio)
+
+
+def test_the_file_is_canonical_small_and_reads_back(made: Certificate, tmp_path: Path) -> None:
+    place = saved(made, tmp_path)
+    text = place.read_text()
+    assert json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n" == text
+    assert read_certificate(place) == made
+    assert len(text) < 10_000
+    assert content_digest(json.loads(text)) == made.digest
+
+
+def test_a_replay_here_holds(made: Certificate, tmp_path: Path) -> None:
+    replayed = app.replay(saved(made, tmp_path))
+    (case,) = replayed.cases
+    if case.outcome is Outcome.INCOMPARABLE:  # a neighbour has the machine
+        assert "unstable_timing" in case.why or "known only" in case.why
+        assert replayed.outcome is Outcome.INCOMPARABLE
+        return
+    assert case.same_code is True
+    assert case.time_us > 0
+    assert case.now[1] <= case.now[0] <= case.now[2]
+    assert replayed.reasons == ()
+    assert case.outcome is (Outcome.HOLDS if case.now[2] >= case.was[1] else Outcome.FAILS)
+    assert replayed.outcome is case.outcome
+
+
+def test_a_wrong_kernel_does_not_hold(made: Certificate, tmp_path: Path) -> None:
+    """Somebody changed the source and made a new digest."""
+    wrong = Genome.parse(WRONG, ".cpp")
+    known = make_candidate("held", "cpu", wrong, made.candidate.values)
+    genome = replace(made.candidate, id=known.id, source=known.source, source_hash=source_hash(known.source))
+    replayed = app.replay(saved(replace(made, candidate=genome), tmp_path))
+    assert replayed.outcome is Outcome.FAILS
+    assert replayed.cases[0].why.startswith("wrong_result: ")
+
+
+def test_elsewhere_it_cannot_be_compared_and_is_measured_only_by_force(made: Certificate, tmp_path: Path) -> None:
+    other = replace(made, device=replace(made.device, name="another chip"))
+    place = saved(other, tmp_path)
+    replayed = app.replay(place)
+    assert replayed.outcome is Outcome.INCOMPARABLE
+    assert replayed.now_on == ""
+    assert [reason for reason in replayed.reasons if "another device" in reason and "another chip there" in reason]
+    assert replayed.cases[0].time_us == 0
+    done = CliRunner().invoke(cli, ["replay", str(place), "--quiet"])
+    assert done.exit_code == 3
+    assert "cannot be compared" in done.stdout
+    forced = app.replay(place, force=True)
+    assert forced.outcome is Outcome.INCOMPARABLE
+    assert {case.outcome for case in forced.cases} == {Outcome.INCOMPARABLE}
+    assert forced.now_on != ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [("evaluator_hash", "0" * 12, "evaluator"), ("operator_hash", "0" * 12, "operator")],
+)
+def test_another_yardstick_cannot_be_compared(
+    made: Certificate, tmp_path: Path, field: str, value: str, word: str
+) -> None:
+    changed: dict[str, Any] = {field: value}
+    replayed = app.replay(saved(replace(made, **changed), tmp_path))
+    assert replayed.outcome is Outcome.INCOMPARABLE
+    assert [reason for reason in replayed.reasons if reason.startswith(f"another {word}: ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "words"),
+    [
+        ("nowhere", "1", "baseline nowhere is missing"),
+        ("seed:plain", "source 0", "another version of baseline seed:plain"),
+    ],
+)
+def test_another_baseline_cannot_be_compared(
+    made: Certificate, tmp_path: Path, name: str, version: str, words: str
+) -> None:
+    first, *rest = made.cases
+    assert first.opponent
+    cases = (replace(first, opponent=replace(first.opponent, name=name, version=version)), *rest)
+    replayed = app.replay(saved(replace(made, cases=cases), tmp_path))
+    assert replayed.outcome is Outcome.INCOMPARABLE
+    assert words in replayed.cases[0].why
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [
+        ((1.30, 1.28, 1.32), Outcome.HOLDS),  # overlaps
+        ((1.28, 1.26, 1.295), Outcome.HOLDS),
+        ((1.50, 1.48, 1.52), Outcome.HOLDS),  # better
+        ((1.20, 1.19, 1.21), Outcome.FAILS),  # surely slower
+        ((1.30, 0.80, 2.10), Outcome.INCOMPARABLE),  # says nothing
+        ((1.30, 0.0, float("inf")), Outcome.INCOMPARABLE),
+    ],
+)
+def test_what_holds(made: Certificate, now: tuple[float, float, float], outcome: Outcome) -> None:
+    was = made.cases[0]
+    assert was.measurement
+    case = replace(was, measurement=replace(was.measurement, ratio=1.30, low=1.29, high=1.31))
+    timing = Timing("warm", "seed:plain", 1.0, 1.0, *now, 0.99, 12, "fixed")
+    assert verdict(case, timing)[0] is outcome
+
+
+# --- files that are no certificates
+
+
+def altered(data: dict[str, Any]) -> dict[str, Any]:
+    data["cases"][0]["measurement"]["ratio"] *= 2
+    return data
+
+
+def resealed(data: dict[str, Any]) -> dict[str, Any]:
+    return data | {"digest": content_digest(data)}
+
+
+def without(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return resealed({key: value for key, value in data.items() if key != name})
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no certificate": (lambda data: {"a": 1}, "is no certificate"),
+    "a list": (lambda data: [1], "is no certificate"),
+    "another schema": (lambda data: data | {"schema": "evo.certificate/9"}, "this evo reads 'evo.certificate/1'"),
+    "altered": (altered, "was altered"),
+    "altered and resealed": (lambda data: resealed(altered(data)), "do not follow from its samples"),
+    "a missing field": (lambda data: without(data, "device"), "incomplete: device: "),
+    "no digest": (lambda data: {k: v for k, v in data.items() if k != "digest"}, "was altered"),
+    "another id": (
+        lambda data: resealed(data | {"candidate": data["candidate"] | {"id": "0" * 64}}),
+        "not those of the candidate's id",
+    ),
+    "another source": (
+        lambda data: resealed(data | {"candidate": data["candidate"] | {"source": "int main;"}}),
+        "the source is not that of its hash",
+    ),
+    "a better summary": (
+        lambda data: resealed(data | {"summary": data["summary"] | {"losses": 0, "geomean": 9.0}}),
+        "the summary does not follow",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_clear_errors(made: Certificate, tmp_path: Path, name: str) -> None:
+    change, words = BAD[name]
+    place = tmp_path / "bad.json"
+    place.write_text(json.dumps(change(codec.plain(made))))
+    with pytest.raises(UsageError, match="bad.json") as error:
+        app.replay(place)
+    assert words in str(error.value)
+
+
+def test_files_that_are_not_even_json(tmp_path: Path) -> None:
+    place = tmp_path / "x.json"
+    with pytest.raises(UsageError, match="cannot read"):
+        app.replay(place)
+    place.write_bytes(b"\xff\xfe{")
+    with pytest.raises(UsageError, match="is not JSON"):
+        app.replay(place)
+    done = CliRunner().invoke(cli, ["replay", str(place)])
+    assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
+
+
+def test_an_operator_that_is_not_installed(made: Certificate, tmp_path: Path) -> None:
+    genome = Genome.parse(made.candidate.source, ".cpp")
+    known = make_candidate("gone", "cpu", genome, made.candidate.values)
+    certificate = replace(made, operator="gone", candidate=replace(made.candidate, id=known.id))
+    with pytest.raises(UnknownNameError, match="unknown operator 'gone'") as error:
+        app.replay(saved(certificate, tmp_path))
+    assert "install the plugin" in str(error.value)
+
+
+def test_a_certificate_does_not_contradict_itself(made: Certificate) -> None:
+    assert contradiction(made) == ""
+
+
+# --- candidates of an archive
+
+
+@pytest.fixture
+def filed(tmp_path: Path) -> tuple[Path, str, str]:
+    """An archive with a candidate that was right and one that was wrong."""
+    place, ids = tmp_path / "evo.db", []
+    with Archive.open(str(place)) as archive:
+        archive.start_run(RunRecord("r", "held", "cpu", "cpu:0", "evo run", 1, "", ("n4096",), "y", "old", 1.0))
+        for text, status in ((RIGHT, Status.OK), (WRONG, Status.WRONG_RESULT)):
+            candidate = make_candidate("held", "cpu", Genome.parse(text, ".cpp"), {})
+            proposal = Proposal(new_id(), "r", candidate)
+            archive.propose(proposal)
+            result = CaseResult("n4096", status, Deviation(0.0, 0.0))
+            archive.file(
+                Evaluation(new_id(), "r", candidate.id, Purpose.SEARCH, "y", "cpu:0", status, cases=(result,)),
+                proposal.id,
+            )
+            ids.append(candidate.id)
+    return place, ids[0], ids[1]
+
+
+def test_a_candidate_of_the_archive_is_certified_and_filed(filed: tuple[Path, str, str], tmp_path: Path) -> None:
+    place, right, _ = filed
+    certificate = steadily(order(right[:10], archive=str(place), cases=("n4096", "secret-*")))
+    assert certificate.candidate.id == right
+    assert [case.group for case in certificate.cases] == ["tune", "tune", "holdout"]
+    assert certificate.summary.cases == 2, "a hold-out counts in no mean"
+    with Archive.open(str(place), readonly=True) as archive:
+        evaluations = [e for e in show(archive, right).evaluations if e.purpose is Purpose.CERTIFY]
+        runs = archive.runs()
+        with archive.reading() as connection:
+            names = connection.exec_driver_sql("SELECT DISTINCT case_name FROM case_result").scalars().all()
+    done = [e for e in evaluations if e.status is Status.OK]
+    assert len(done) == 1
+    (timing,) = [result.timing for result in done[0].cases if result.timing]
+    assert timing.sessions == (PAIRS,) * SESSIONS
+    assert runs[0].command == certificate.command
+    assert runs[0].state == "done"
+    assert not [name for name in names if "secret" in name], "hold-outs stay out of what searches read"
+
+
+def test_who_failed_is_not_certified(filed: tuple[Path, str, str], tmp_path: Path) -> None:
+    place, right, wrong = filed
+    with pytest.raises(UsageError, match="ended in wrong_result when it was last evaluated"):
+        app.certify(order(wrong, archive=str(place)))
+    with pytest.raises(UnknownNameError, match="unknown candidate id 'ffff'"):
+        app.certify(order("ffff", archive=str(place)))
+    with pytest.raises(UsageError, match="fixed"):
+        app.certify(order(right, archive=str(place), genes={"GROUP": "4"}))
+    file = tmp_path / "wrong.cpp"
+    file.write_text(WRONG)
+    with pytest.raises(RunError, match=r"not certified: candidate \w+ ended in wrong_result in "):
+        app.certify(order(file))
+
+
+@pytest.mark.parametrize(
+    ("identity", "options", "words"),
+    [
+        ("missing.cpp", {}, "no such file"),
+        ("abc", {"archive": "no-such.db"}, "no-such.db"),
+        ("abc", {"sessions": 2}, "2 sessions of 4 pairs are too few"),
+    ],
+)
+def test_what_cannot_be_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: str, options: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EvoError) as error:
+        app.certify(order(identity, **options))
+    assert words in str(error.value)
+
+
+# --- hold-outs
+
+
+def test_hold_outs_are_shown_apart_and_reach_nothing_that_a_search_reads(tmp_path: Path) -> None:
+    archive = tmp_path / "evo.db"
+    seen: list[str] = []
+    result = app.run(
+        app.Settings("held", "cpu", "evaluations=2", ("n4096",), 1, archive=str(archive), holdout=True),
+        lambda progress: seen.append(codec.dumps(progress).decode()),
+    )
+    assert {row.case for row in result.holdout} == {"secret-n8192"}
+    assert {row.candidate for row in result.holdout} == {case.candidate for case in result.cases if case.candidate}
+    assert all(row.sessions == SESSIONS and row.time_us > 0 for row in result.holdout if row.status == "ok")
+    assert [case.case for case in result.cases] == ["n4096"]
+    assert "secret" in (Path(result.winner) / "holdout.json").read_text()
+    with Archive.open(str(archive), readonly=True) as opened, opened.reading() as connection:
+        everything = "\n".join(connection.connection.driver_connection.iterdump())  # type: ignore[union-attr]
+    assert "n4096" in everything
+    assert "secret" not in everything
+    assert not [line for line in seen if "secret" in line]
+
+
+def test_a_diagnosis_of_a_hold_out_is_not_filed_either(filed: tuple[Path, str, str]) -> None:
+    from evo.app.certify import _file
+    from evo.app.stand import stand
+    from evo.plugins.manager import Plugins
+
+    place, right, _ = filed
+    failed = Evaluation(
+        new_id(), new_id(), right, Purpose.CERTIFY, "y", "cpu:0", Status.WRONG_RESULT,
+        Diagnosis(Stage.CHECK, "element 7 is wrong", "secret-n8192"), cases=(CaseResult("n4096", Status.OK),),
+    )  # fmt: skip
+    with (
+        Archive.open(str(place)) as archive,
+        stand(Plugins.load(), "held", "cpu", ("n4096", "secret-n8192")) as here,
+    ):
+        _file(archive, here, order(right), failed, 0.0)
+        assert [evaluation.purpose for evaluation in show(archive, right).evaluations] == [Purpose.SEARCH]
+
+
+def test_only_installed_opponents_are_in_a_certificate(made: Certificate) -> None:
+    """Numbers that others recorded have no way in: an opponent is one that calibration timed here."""
+    from evo.app.stand import stand
+    from evo.plugins.manager import Plugins
+
+    with stand(Plugins.load(), "held", "cpu", ("n4096",)) as here:
+        known = opponents(here, here.calibrate(lambda message: None))
+    assert [case.opponent for case in made.cases if case.opponent] == [known["seed:plain"]["n4096"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "where", "outcome", "why"),
+    [
+        (Status.WRONG_RESULT, "n4096", Outcome.FAILS, "wrong_result: so"),
+        (Status.WRONG_RESULT, "n1001", Outcome.FAILS, "wrong_result: so"),  # a small check speaks for all cases
+        (Status.BUILD_ERROR, "", Outcome.FAILS, "build_error: so"),
+        (Status.WRONG_RESULT, "n16384", Outcome.INCOMPARABLE, "not reached: n16384 ended in wrong_result"),
+        (Status.UNSTABLE_TIMING, "n4096", Outcome.INCOMPARABLE, "unstable_timing: so"),
+    ],
+)
+def test_whose_fault_a_missing_time_is(
+    made: Certificate, status: Status, where: str, outcome: Outcome, why: str
+) -> None:
+    from evo.app.replay import _failure
+
+    failed = Evaluation(
+        new_id(), "", made.candidate.id, Purpose.CERTIFY, "y", "cpu:0", status, Diagnosis(Stage.CHECK, "so", where)
+    )
+    row = _failure(made.cases[0], None, failed, {"n16384"})
+    assert (row.outcome, row.why) == (outcome, why)
