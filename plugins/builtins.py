@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 @hookimpl
 def evo_operators(register: Callable[[Operator], None]) -> None:
     """evo's own operators."""
+    from evo.operators.kda import Kda
     from evo.operators.rmsnorm import RmsNorm
+    from evo.operators.rmsnorm_backward import RmsNormBackward
 
+    register(Kda())
     register(RmsNorm())
+    register(RmsNormBackward())
 
 
 @hookimpl

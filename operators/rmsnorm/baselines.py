@@ -1,4 +1,4 @@
-"""Opponents from libraries that the user has installed."""
+"""Opponents: NumPy on the CPU, PyTorch on a GPU."""
 
 from __future__ import annotations
 
@@ -32,20 +32,29 @@ class NumpyRmsNorm:
     def prepare(self, case: Case) -> Run:
         import numpy as np
 
-        eps, step = np.float32(case.scalars["eps"]), self._rows(case)
+        eps, step, heads = np.float32(case.scalars["eps"]), self._rows(case), case.dims["H"]
         shape = (step, case.dims["N"])
         values, squares = np.empty(shape, np.float32), np.empty(shape, np.float32)
 
         def run(tensors: Mapping[str, Any], stream: int) -> None:
-            x, weight, y = tensors["x"], tensors["weight"], tensors["y"]
+            x, y = tensors["x"], tensors["y"]
             for first in range(0, len(x), step):
-                part = x[first : first + step]
-                work, square = values[: len(part)], squares[: len(part)]
-                np.copyto(work, part)
+                rows = slice(first, min(first + step, len(x)))
+                work, square = values[: rows.stop - first], squares[: rows.stop - first]
+                np.copyto(work, x[rows])
+                if "residual" in tensors:
+                    work += tensors["residual"][rows]
+                    np.copyto(tensors["residual_out"][rows], work, casting="same_kind")
                 np.square(work, out=square)
-                work /= np.sqrt(square.mean(axis=1, keepdims=True) + eps)
-                work *= weight
-                np.copyto(y[first : first + step], work, casting="same_kind")
+                rms = np.sqrt(square.mean(axis=1, keepdims=True) + eps)
+                if "rstd" in tensors:
+                    np.divide(1.0, rms[:, 0], out=tensors["rstd"][rows])
+                work /= rms
+                head = np.arange(rows.start, rows.stop) % heads if heads > 1 else slice(None)
+                work *= tensors["weight"].reshape(heads, -1)[head]
+                if "bias" in tensors:
+                    work += tensors["bias"].reshape(heads, -1)[head]
+                np.copyto(y[rows], work, casting="same_kind")
 
         return run
 
@@ -66,59 +75,66 @@ class TorchRmsNorm:
         return importlib.metadata.version("torch")
 
     def configuration(self, case: Case) -> str:
-        return f"torch.nn.functional.rms_norm, weight cast to {case.dtypes['x']} beforehand"
+        parts = []
+        if "residual" in case.present:
+            parts.append(f"x + residual in {case.dtypes['residual_out']}")
+        parts.append("aten._fused_rms_norm" if "rstd" in case.present else "torch.nn.functional.rms_norm")
+        parts.append(f"weight cast to {case.dtypes['x']} beforehand")
+        if case.dims["H"] > 1:
+            parts.append("multiplied by it apart, a head each")
+        if "bias" in case.present:
+            parts.append("bias added apart")
+        return ", ".join(parts)
 
     def prepare(self, case: Case) -> Run:
         import torch
 
-        shape, eps = [case.dims["N"]], float(case.scalars["eps"])
-        weights: dict[int, Any] = {}
+        columns, heads, eps = case.dims["N"], case.dims["H"], float(case.scalars["eps"])
+        cast = CastOnce()
 
         def run(tensors: Mapping[str, Any], stream: int) -> Mapping[str, Any]:
-            with _on_stream(stream):
-                x, weight = torch.from_dlpack(tensors["x"]), torch.from_dlpack(tensors["weight"])
-                # Every plain call casts the weight that it finds; a captured one reuses the cast of the plain call
-                # before it, so that preparing a static weight is not timed.
-                if weight.data_ptr() not in weights or not torch.cuda.is_current_stream_capturing():
-                    weights[weight.data_ptr()] = weight.to(x.dtype)
-                return {"y": torch.nn.functional.rms_norm(x, shape, weights[weight.data_ptr()], eps)}
+            with on_stream(stream):
+                given = {name: torch.from_dlpack(tensor) for name, tensor in tensors.items()}
+                x, out = given["x"], {}
+                weight = cast(given["weight"], x.dtype)
+                values = x
+                if "residual" in given:
+                    wide = given["residual_out"].dtype
+                    values = torch.add(x.to(wide), given["residual"].to(wide))
+                    out["residual_out"] = values
+                    values = values.to(x.dtype)
+                if heads > 1:
+                    y = torch.nn.functional.rms_norm(values, [columns], None, eps)
+                    y = (y.view(-1, heads, columns) * weight.view(heads, columns)).view(x.shape)
+                elif "rstd" in given:
+                    y, rstd = torch.ops.aten._fused_rms_norm(values, [columns], weight, eps)
+                    out["rstd"] = rstd.view(-1)
+                else:
+                    y = torch.nn.functional.rms_norm(values, [columns], weight, eps)
+                if "bias" in given:
+                    y = y + cast(given["bias"], x.dtype)
+                return {**out, "y": y}
 
         return run
 
 
-class QuackRmsNorm:
-    """QuACK's CuTe kernel as its own heuristics configure it; takes the fp32 weight as it is."""
+class CastOnce:
+    """A static tensor in another dtype. Every plain call casts what it finds; a captured one reuses the cast of the
+    plain call before it, so that preparing a static weight is not timed."""
 
-    name = "quack"
+    def __init__(self) -> None:
+        self._kept: dict[int, Any] = {}
 
-    def missing(self) -> str:
-        if importlib.util.find_spec("quack") and importlib.util.find_spec("torch"):
-            return ""
-        return "QuACK and PyTorch: pip install quack-kernels"
-
-    def version(self) -> str:
-        return importlib.metadata.version("quack-kernels")
-
-    def configuration(self, case: Case) -> str:
-        return "quack.rmsnorm.rmsnorm_fwd, fp32 weight, default configuration"
-
-    def prepare(self, case: Case) -> Run:
+    def __call__(self, tensor: Any, dtype: Any) -> Any:
         import torch
 
-        # By its module's full name: the package rebinds `quack.rmsnorm` to a function.
-        forward = importlib.import_module("quack.rmsnorm").rmsnorm_fwd
-        eps = float(case.scalars["eps"])
-
-        def run(tensors: Mapping[str, Any], stream: int) -> Mapping[str, Any]:
-            with _on_stream(stream):
-                out = forward(torch.from_dlpack(tensors["x"]), torch.from_dlpack(tensors["weight"]), eps=eps)
-            return {"y": out[0] if isinstance(out, tuple) else out}
-
-        return run
+        if tensor.data_ptr() not in self._kept or not torch.cuda.is_current_stream_capturing():
+            self._kept[tensor.data_ptr()] = tensor.to(dtype)
+        return self._kept[tensor.data_ptr()]
 
 
 @contextmanager
-def _on_stream(stream: int) -> Iterator[None]:
+def on_stream(stream: int) -> Iterator[None]:
     """torch's current stream is `stream` (a raw handle) inside."""
     import torch
 

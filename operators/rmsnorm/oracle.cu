@@ -10,17 +10,19 @@ THREADS = [256]
 kernel = "rmsnorm_oracle"
 grid   = ["M"]
 block  = ["THREADS"]
-args   = ["x", "weight", "y", "i64:N", "eps"]
+args   = ["x", "weight", "residual?", "bias?", "y", "residual_out?", "rstd?", "i64:N", "i64:H", "eps"]
 */
 #include "evo.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rmsnorm_oracle(const DTYPE_x* x, const float* weight, DTYPE_y* y, long long columns, float eps) {
+    rmsnorm_oracle(const DTYPE_x* x, const DTYPE_weight* weight, const DTYPE_residual* residual, const DTYPE_bias* bias,
+                   DTYPE_y* y, DTYPE_residual_out* residual_out, float* rstd, long long columns, long long heads, float eps) {
     __shared__ double partial[THREADS];
-    const DTYPE_x* row = x + blockIdx.x * columns;
+    const long long start = blockIdx.x * columns, head = blockIdx.x % heads * columns;
     double sum = 0.0;
     for (long long i = threadIdx.x; i < columns; i += THREADS) {
-        const double value = evo_float(row[i]);
+        const double value = (double)evo_float(x[start + i]) + (HAS_residual ? evo_float(residual[start + i]) : 0.0f);
+        if (HAS_residual_out) residual_out[start + i] = evo_cast<DTYPE_residual_out>((float)value);
         sum += value * value;
     }
     partial[threadIdx.x] = sum;
@@ -30,6 +32,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();
     }
     const double root = 1.0 / sqrt(partial[0] / (double)columns + (double)eps);
-    for (long long i = threadIdx.x; i < columns; i += THREADS)
-        y[blockIdx.x * columns + i] = evo_cast<DTYPE_y>((float)(evo_float(row[i]) * root * weight[i]));
+    if (HAS_rstd && threadIdx.x == 0) rstd[blockIdx.x] = (float)root;
+    for (long long i = threadIdx.x; i < columns; i += THREADS) {
+        const double value = (double)evo_float(x[start + i]) + (HAS_residual ? evo_float(residual[start + i]) : 0.0f);
+        const double offset = HAS_bias ? evo_float(bias[head + i]) : 0.0f;
+        y[start + i] = evo_cast<DTYPE_y>((float)(value * root * evo_float(weight[head + i]) + offset));
+    }
 }

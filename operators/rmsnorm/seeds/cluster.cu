@@ -31,15 +31,16 @@ WLOAD    = ["ld.global.nc.v4.b32", "ld.global.nc.L1::evict_last.v4.b32"]
 [let]
 VECTOR   = "16 // itemsize_x"
 ACCESSES = "ceildiv(N, VECTOR * THREADS * CLUSTER)"
-ROW      = "4 * ACCESSES * where(FORM == 'packed', 1, VECTOR // 4)"
-BUDGET   = "44 + ROW + 4 * ACCESSES * AHEAD + where(WEIGHT == 'held', VECTOR * ACCESSES, 8)"
+ADDING   = "where(has_residual, 4 + 4 * itemsize_residual // itemsize_x, 4)"   # registers of an access before it is added
+ROW      = "ACCESSES * max(where(FORM == 'packed' and not has_residual, 4, VECTOR), ADDING)"
+BUDGET   = "44 + ROW + ADDING * ACCESSES * AHEAD + where(WEIGHT == 'held', VECTOR * ACCESSES, 8) + 8 * has_bias"
 SLICE    = "where(WEIGHT == 'shared', ACCESSES * THREADS * VECTOR * 4, 0)"
 CLUSTERS = "max(1, SMS * CTAS * FILL // (100 * CLUSTER))"
 
 [constraints]
 all = [
     "THREADS * CTAS <= 2048",
-    "itemsize_x == itemsize_y",
+    "H == 1",
     "N >= 8192",
     "N % VECTOR == 0",
     "BUDGET <= 216",                       # registers of a thread, estimated: nothing may spill
@@ -56,21 +57,32 @@ grid    = ["CLUSTER * where(SCHEDULE == 'persistent', min(M, CLUSTERS), M)"]
 block   = ["THREADS"]
 cluster = ["CLUSTER"]
 shared  = "SLICE"
-args    = ["x", "weight", "y", "i32:M", "eps"]
+args    = ["x", "weight", "residual?", "bias?", "y", "residual_out?", "rstd?", "i32:M", "eps"]
 */
 #include "evo.h"
 
-using X = evo_words<DTYPE_x>;
-using Y = evo_words<DTYPE_y>;
+constexpr int SIZE = evo_words<DTYPE_x>::SIZE;                        // elements of an access: 16 bytes of x
+template <class T> constexpr int WORDS = SIZE * sizeof(T) / 4;        // 32-bit words of as many elements of T
+#if HAS_residual
+using Kept = float;                                                   // x + residual
+#else
+using Kept = DTYPE_x;                                                 // x as it came
+#endif
 constexpr int WARPS = THREADS / 32;
 constexpr int PARTIALS = CLUSTER * WARPS;                              // sums that make up a row's
-constexpr int VECTORS = DIM_N / X::SIZE;                               // 16-byte accesses that cover a row
+constexpr int VECTORS = DIM_N / SIZE;                                  // accesses that cover a row
 constexpr int STRIDE = THREADS * CLUSTER;
 constexpr int ACCESSES = (VECTORS + STRIDE - 1) / STRIDE;              // of one thread; in the last some may idle
 constexpr bool EVEN = VECTORS % STRIDE == 0;
 constexpr bool PUSH = EXCHANGE_INDEX == 0, SHARED = WEIGHT_INDEX == 0, HELD = WEIGHT_INDEX == 1;
-constexpr bool UNPACK_ANEW = FORM_INDEX == 0 && X::SIZE > 4;
-using Row = unsigned[ACCESSES][4];
+constexpr bool UNPACK_ANEW = FORM_INDEX == 0 && sizeof(Kept) == 2;
+using Row = unsigned[ACCESSES][WORDS<Kept>];
+
+// This CTA's part of a row as it is loaded.
+struct Raw {
+    unsigned x[ACCESSES][4];
+    unsigned residual[ACCESSES][WORDS<DTYPE_residual>];
+};
 
 // Where partial sums meet, of two rows in turn: a peer that is one row ahead never touches what is still being read.
 struct Exchange {
@@ -86,13 +98,15 @@ struct Exchange {
     }
 };
 
-EVO_DEVICE int vector_of(int access, int rank) { return (access * CLUSTER + rank) * THREADS + (int)threadIdx.x; }
-EVO_DEVICE bool inside(int access, int rank) { return EVEN || vector_of(access, rank) < VECTORS; }
+EVO_DEVICE int offset(int access, int rank) {
+    return ((access * CLUSTER + rank) * THREADS + (int)threadIdx.x) * SIZE;
+}
+EVO_DEVICE bool inside(int access, int rank) { return EVEN || offset(access, rank) < DIM_N; }
 
-EVO_DEVICE float4 load_weight(const float* weight, int access, int rank, int quarter) {
-    unsigned words[4];
-    EVO_LOAD4(WLOAD, words, weight + vector_of(access, rank) * X::SIZE + 4 * quarter);
-    return {__uint_as_float(words[0]), __uint_as_float(words[1]), __uint_as_float(words[2]), __uint_as_float(words[3])};
+template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T* from, int access, int rank) {
+    unsigned words[WORDS<T>];
+    EVO_LOAD(WLOAD, words, from + offset(access, rank));
+    evo_unpack<T>(words, factors);
 }
 
 EVO_DEVICE float inverse_root(float value) {
@@ -106,23 +120,44 @@ EVO_DEVICE float inverse_root(float value) {
     return root;
 }
 
-EVO_DEVICE void read(Row& words, const DTYPE_x* row, int rank) {
+EVO_DEVICE void read(Raw& raw, const DTYPE_x* x, const DTYPE_residual* residual, int rank) {
 #pragma unroll
     for (int a = 0; a < ACCESSES; ++a) {
-        words[a][0] = words[a][1] = words[a][2] = words[a][3] = 0;
-        if (inside(a, rank)) EVO_LOAD4(LOAD, words[a], row + vector_of(a, rank) * X::SIZE);
+        raw.x[a][0] = raw.x[a][1] = raw.x[a][2] = raw.x[a][3] = 0;
+#pragma unroll
+        for (int i = 0; i < WORDS<DTYPE_residual>; ++i) raw.residual[a][i] = 0;
+        if (!inside(a, rank)) continue;
+        EVO_LOAD4(LOAD, raw.x[a], x + offset(a, rank));
+        if constexpr (HAS_residual) EVO_LOAD(LOAD, raw.residual[a], residual + offset(a, rank));
+    }
+}
+
+EVO_DEVICE void keep(Row& row, const Raw& raw) {
+#pragma unroll
+    for (int a = 0; a < ACCESSES; ++a) {
+        float values[SIZE], more[SIZE];
+        if constexpr (HAS_residual) {
+            evo_unpack<DTYPE_x>(raw.x[a], values);
+            evo_unpack<DTYPE_residual>(raw.residual[a], more);
+#pragma unroll
+            for (int i = 0; i < SIZE; ++i) values[i] += more[i];
+            evo_pack<Kept>(values, row[a]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) row[a][i] = raw.x[a][i];
+        }
     }
 }
 
 // This warp's part of the row's sum of squares, in all its lanes.
-EVO_DEVICE float square(const Row& words) {
+EVO_DEVICE float square(const Row& row) {
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int a = 0; a < ACCESSES; ++a) {
-        float values[X::SIZE];
-        X::unpack(words[a], values);
+        float values[SIZE];
+        evo_unpack<Kept>(row[a], values);
 #pragma unroll
-        for (int i = 0; i < X::SIZE; ++i) sums[i % 4] = fmaf(values[i], values[i], sums[i % 4]);
+        for (int i = 0; i < SIZE; ++i) sums[i % 4] = fmaf(values[i], values[i], sums[i % 4]);
     }
     return evo_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
@@ -148,36 +183,73 @@ EVO_DEVICE float share(float mine, const Exchange& exchange) {
     return evo_sum(sum);
 }
 
-EVO_DEVICE void write(Row& words, float root, const float4 (&factors)[ACCESSES][X::SIZE / 4], const float4* kept,
-                      const float* weight, DTYPE_y* row, int rank, unsigned same) {
+// Weight and bias, and the weight as it is kept in registers or shared memory, [ACCESSES][SIZE / 4][THREADS] there.
+struct Affine {
+    const DTYPE_weight* weight;
+    const DTYPE_bias* bias;
+    float4* shared;
+    float held[ACCESSES][SIZE];
+
+    EVO_DEVICE float4& slot(int access, int quarter) const {
+        return shared[(access * (SIZE / 4) + quarter) * THREADS + threadIdx.x];
+    }
+    EVO_DEVICE void keep(int rank) {
+#pragma unroll
+        for (int a = 0; a < ACCESSES; ++a) {
+            if (!inside(a, rank)) continue;
+            load_factors(held[a], weight, a, rank);
+            if constexpr (SHARED) {
+#pragma unroll
+                for (int q = 0; q < SIZE / 4; ++q)
+                    slot(a, q) = {held[a][4 * q], held[a][4 * q + 1], held[a][4 * q + 2], held[a][4 * q + 3]};
+            }
+        }
+    }
+    EVO_DEVICE void factors(float (&out)[SIZE], int access, int rank) const {
+        if constexpr (!HELD && !SHARED) load_factors(out, weight, access, rank);
+#pragma unroll
+        for (int q = 0; q < SIZE / 4; ++q) {
+            if constexpr (SHARED) {
+                const float4 four = slot(access, q);  // each thread reads back what it wrote
+                out[4 * q] = four.x, out[4 * q + 1] = four.y, out[4 * q + 2] = four.z, out[4 * q + 3] = four.w;
+            } else if constexpr (HELD) {
+#pragma unroll
+                for (int i = 4 * q; i < 4 * q + 4; ++i) out[i] = held[access][i];
+            }
+        }
+    }
+};
+
+EVO_DEVICE void write(Row& row, float root, const Affine& affine, DTYPE_y* y, DTYPE_residual_out* residual_out, int rank,
+                      unsigned same) {
 #pragma unroll
     for (int a = 0; a < ACCESSES; ++a) {
         if (!inside(a, rank)) continue;
         if constexpr (UNPACK_ANEW) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) asm volatile("prmt.b32 %0, %0, 0, %1;" : "+r"(words[a][i]) : "r"(same));
+            for (int i = 0; i < 4; ++i) asm volatile("prmt.b32 %0, %0, 0, %1;" : "+r"(row[a][i]) : "r"(same));
         }
-        float values[X::SIZE];
-        unsigned out[4];
-        X::unpack(words[a], values);
+        float values[SIZE], factors[SIZE], offsets[SIZE];
+        unsigned words[4];
+        evo_unpack<Kept>(row[a], values);
+        if constexpr (HAS_residual_out) {
+            unsigned sum[WORDS<DTYPE_residual_out>];
+            evo_pack<DTYPE_residual_out>(values, sum);
+            EVO_STORE(STORE, residual_out + offset(a, rank), sum);
+        }
+        affine.factors(factors, a, rank);
+        if constexpr (HAS_bias) load_factors(offsets, affine.bias, a, rank);
 #pragma unroll
-        for (int q = 0; q < X::SIZE / 4; ++q) {
-            const float4 factor = HELD     ? factors[a][q]
-                                  : SHARED ? kept[(a * (X::SIZE / 4) + q) * THREADS + threadIdx.x]
-                                           : load_weight(weight, a, rank, q);
-            values[4 * q] *= root * factor.x;
-            values[4 * q + 1] *= root * factor.y;
-            values[4 * q + 2] *= root * factor.z;
-            values[4 * q + 3] *= root * factor.w;
-        }
-        Y::pack(values, out);
-        EVO_STORE4(STORE, row + vector_of(a, rank) * Y::SIZE, out);
+        for (int i = 0; i < SIZE; ++i) values[i] = values[i] * (root * factors[i]) + (HAS_bias ? offsets[i] : 0.0f);
+        evo_pack<DTYPE_y>(values, words);
+        EVO_STORE(STORE, y + offset(a, rank), words);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
-    rmsnorm_forward(const DTYPE_x* x, const float* weight, DTYPE_y* y, int rows, float eps) {
-    extern __shared__ float4 kept[];  // [ACCESSES][X::SIZE / 4][THREADS]: each thread reads back what it wrote
+    rmsnorm_forward(const DTYPE_x* x, const DTYPE_weight* weight, const DTYPE_residual* residual, const DTYPE_bias* bias,
+                    DTYPE_y* y, DTYPE_residual_out* residual_out, float* rstd, int rows, float eps) {
+    extern __shared__ float4 shared[];
     __shared__ float slots[2][PARTIALS];
     __shared__ unsigned long long barriers[2];
     const int rank = evo_cluster_rank(), clusters = gridDim.x / CLUSTER;
@@ -186,19 +258,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
     Exchange exchange = {evo_shared(slots), evo_shared(barriers), rank, 0, 0};
 
     long long row = blockIdx.x / CLUSTER;
-    Row words, ahead;
-    if constexpr (AHEAD) read(ahead, x + row * DIM_N, rank);
-    float4 factors[ACCESSES][X::SIZE / 4];
-    if constexpr (HELD || SHARED) {
-#pragma unroll
-        for (int a = 0; a < ACCESSES; ++a)
-#pragma unroll
-            for (int q = 0; q < X::SIZE / 4; ++q) {
-                if (!inside(a, rank)) continue;
-                factors[a][q] = load_weight(weight, a, rank, q);
-                if constexpr (SHARED) kept[(a * (X::SIZE / 4) + q) * THREADS + threadIdx.x] = factors[a][q];
-            }
-    }
+    Raw raw;
+    if constexpr (AHEAD) read(raw, x + row * DIM_N, residual + row * DIM_N, rank);
+    Affine affine = {weight, bias, shared};
+    if constexpr (HELD || SHARED) affine.keep(rank);
     if constexpr (PUSH) {
         if (threadIdx.x == 0) {
             evo_barrier_init(exchange.barriers, 1);
@@ -212,17 +275,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
 
     // All CTAs of a cluster go through the same rows.
     for (; row < rows; row += clusters, exchange.next()) {
-        if constexpr (AHEAD) {
-#pragma unroll
-            for (int a = 0; a < ACCESSES; ++a)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) words[a][i] = ahead[a][i];
-            if (row + clusters < rows) read(ahead, x + (row + clusters) * DIM_N, rank);
-        } else {
-            read(words, x + row * DIM_N, rank);
-        }
-        const float sum = share(square(words), exchange);
-        write(words, inverse_root(sum * (1.0f / DIM_N) + eps), factors, kept, weight, y + row * DIM_N, rank, same);
+        Row pieces;
+        if constexpr (!AHEAD) read(raw, x + row * DIM_N, residual + row * DIM_N, rank);
+        keep(pieces, raw);
+        const long long next = row + clusters;
+        if (AHEAD && next < rows) read(raw, x + next * DIM_N, residual + next * DIM_N, rank);
+        const float root = inverse_root(share(square(pieces), exchange) * (1.0f / DIM_N) + eps);
+        if (HAS_rstd && rank == 0 && threadIdx.x == 0) rstd[row] = root;
+        write(pieces, root, affine, y + row * DIM_N, residual_out + row * DIM_N, rank, same);
     }
     // PUSH: the last wait saw every store to this CTA arrive, and nobody reads it. Pull: peers may still be reading.
     if constexpr (!PUSH) {

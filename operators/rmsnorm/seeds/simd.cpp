@@ -15,30 +15,46 @@ PREFETCH     = [0, 512, 1024, 2048, 4096]     # bytes of x ahead of the summing 
 kernel = "rmsnorm_forward"
 grid   = ["M"]
 block  = ["ROWS"]
-args   = ["x", "weight", "y", "eps"]
+args   = ["x", "weight", "residual?", "bias?", "y", "residual_out?", "rstd?", "i64:H", "eps"]
 */
 #include "evo.h"
 
 constexpr int WIDTH = 16, STEP = WIDTH * ACCUMULATORS;
 constexpr int VECTORED = DIM_N / WIDTH * WIDTH, BLOCKED = DIM_N / STEP * STEP;
 
-static EVO_INLINE float sum_of_squares(const DTYPE_x* in) {
+// What a row is made of and what becomes of it.
+struct Row {
+    const DTYPE_x* x;
+    const DTYPE_residual* residual;
+    const DTYPE_weight* weight;
+    const DTYPE_bias* bias;
+    DTYPE_y* y;
+    DTYPE_residual_out* residual_out;
+
+    EVO_INLINE evo_vector load(int i) const {
+        return HAS_residual ? evo_load(x + i) + evo_load(residual + i) : evo_load(x + i);
+    }
+    EVO_INLINE float at(int i) const {
+        return HAS_residual ? evo_float(x[i]) + evo_float(residual[i]) : evo_float(x[i]);
+    }
+};
+
+static EVO_INLINE float sum_of_squares(const Row& row) {
     evo_vector sums[ACCUMULATORS] = {};
     for (int i = 0; i < BLOCKED; i += STEP) {
         for (int a = 0; a < ACCUMULATORS; ++a) {
-            const DTYPE_x* from = in + i + a * WIDTH;
-            if (PREFETCH) __builtin_prefetch(reinterpret_cast<const char*>(from) + PREFETCH);
-            const evo_vector value = evo_load(from);
+            if (PREFETCH) __builtin_prefetch(reinterpret_cast<const char*>(row.x + i + a * WIDTH) + PREFETCH);
+            const evo_vector value = row.load(i + a * WIDTH);
             sums[a] += value * value;
         }
     }
     for (int i = BLOCKED; i < VECTORED; i += WIDTH) {
-        const evo_vector value = evo_load(in + i);
+        const evo_vector value = row.load(i);
         sums[0] += value * value;
     }
     for (int a = 1; a < ACCUMULATORS; ++a) sums[0] += sums[a];
     float sum = evo_sum(sums[0]);
-    for (int i = VECTORED; i < DIM_N; ++i) sum += evo_float(in[i]) * evo_float(in[i]);
+    for (int i = VECTORED; i < DIM_N; ++i) sum += row.at(i) * row.at(i);
     return sum;
 }
 
@@ -67,26 +83,41 @@ static EVO_INLINE void put(evo_bf16* to, evo_vector value) {
 #endif
 
 template <bool STREAMED>
-static EVO_INLINE void scale(const DTYPE_x* in, const float* weight, DTYPE_y* out, float root) {
+static EVO_INLINE void scale(const Row& row, float root) {
     for (int i = 0; i < VECTORED; i += WIDTH) {
-        put<STREAMED>(out + i, evo_load(in + i) * root * evo_load(weight + i));
+        const evo_vector value = row.load(i);
+        if (HAS_residual_out) put<STREAMED>(row.residual_out + i, value);
+        const evo_vector scaled = value * root * evo_load(row.weight + i);
+        put<STREAMED>(row.y + i, HAS_bias ? scaled + evo_load(row.bias + i) : scaled);
     }
-    for (int i = VECTORED; i < DIM_N; ++i) out[i] = evo_cast<DTYPE_y>(evo_float(in[i]) * root * weight[i]);
+    for (int i = VECTORED; i < DIM_N; ++i) {
+        if (HAS_residual_out) row.residual_out[i] = evo_cast<DTYPE_residual_out>(row.at(i));
+        const float scaled = row.at(i) * root * evo_float(row.weight[i]);
+        row.y[i] = evo_cast<DTYPE_y>(HAS_bias ? scaled + evo_float(row.bias[i]) : scaled);
+    }
 }
 
-extern "C" void rmsnorm_forward(long first_row, long last_row, int, const DTYPE_x* x, const float* weight, DTYPE_y* y,
-                                float eps) {
-    for (long row = first_row; row < last_row; ++row) {
-        const DTYPE_x* in = x + row * DIM_N;
-        DTYPE_y* out = y + row * DIM_N;
-        const float root = 1.0f / __builtin_sqrtf(sum_of_squares(in) / DIM_N + eps);
+// Whether vectors of this row start where non-temporal stores need them to.
+template <class T>
+static EVO_INLINE bool aligned(const T* row) {
+    return reinterpret_cast<uintptr_t>(row) % (WIDTH * sizeof(T)) == 0;
+}
+
+extern "C" void rmsnorm_forward(long first_row, long last_row, int, const DTYPE_x* x, const DTYPE_weight* weight,
+                                const DTYPE_residual* residual, const DTYPE_bias* bias, DTYPE_y* y,
+                                DTYPE_residual_out* residual_out, float* rstd, long heads, float eps) {
+    for (long number = first_row; number < last_row; ++number) {
+        const long start = number * DIM_N, head = number % heads * DIM_N;
+        const Row row = {x + start, residual + start, weight + head, bias + head, y + start, residual_out + start};
+        const float root = 1.0f / __builtin_sqrtf(sum_of_squares(row) / DIM_N + eps);
+        if (HAS_rstd) rstd[number] = root;
 #if STREAM_INDEX == 1
-        if (reinterpret_cast<uintptr_t>(out) % (WIDTH * sizeof(DTYPE_y)) == 0) {
-            scale<true>(in, weight, out, root);
+        if (aligned(row.y) && (!HAS_residual_out || aligned(row.residual_out))) {
+            scale<true>(row, root);
             continue;
         }
 #endif
-        scale<false>(in, weight, out, root);
+        scale<false>(row, root);
     }
 #if STREAM_INDEX == 1
     evo_fence();

@@ -27,10 +27,10 @@ class Scale(Operator):
 
     def cases(self, target: str) -> tuple[Case, ...]:
         tune = tuple(_case(f"n{1 << power}", "tune", 1 << power) for power in (12, 14, 16))
-        return (*tune, _case("n1001", "check", 1001))
+        return (*tune, _case("n1001", "check", 1001, factor=-0.75))
 
     def neighbours(self, case: Case) -> tuple[Case, ...]:
-        return (_case("n1", "check", 1), _case("n1001", "check", 1001))
+        return (_case("n1", "check", 1), _case("n1001", "check", 1001, factor=-0.75))
 
     def inputs(
         self, case: Case, rng: np.random.Generator, distribution: str
@@ -56,5 +56,5 @@ class Scale(Operator):
         return HERE / "oracle.cpp" if target == "cpu" else None
 
 
-def _case(name: str, group: Any, count: int) -> Case:
-    return Case(name, group, {"N": count}, {"x": "fp32", "y": "fp32"}, scalars={"a": 2.5})
+def _case(name: str, group: Any, count: int, factor: float = 2.5) -> Case:
+    return Case(name, group, {"N": count}, {"x": "fp32", "y": "fp32"}, scalars={"a": factor})

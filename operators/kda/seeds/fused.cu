@@ -1,0 +1,514 @@
+/* evo
+operator = "kda"
+species  = "fused"
+summary  = "one launch, no workspace: a warpgroup a time segment, S^T in wgmma accumulators, 16-token chunks; a segment starts where the decay has provably forgotten what came before"
+arch     = ["sm_90a"]
+static   = ["K", "V"]
+
+[genes]
+SEGMENT = [64, 16, 24, 32, 48, 96, 128, 192, 256, 512, 4096]  # chunks of a time segment
+FORGET  = [32, 24, 40, 48]       # binary orders that a start from zero must be below what it left out
+STAGES  = [2, 3]                 # chunks of raw rows in flight
+RESIDENT = [2, 1]                # CTAs that share an SM, as the registers are divided
+SIGMOID = [0, 1]                 # 0: 1 / (1 + 2^-x), 1: tanh.approx, which is off by 2^-11 where gates are weak
+STORE   = ["st.global.v4.b32", "st.global.cs.v4.b32", "st.global.L1::no_allocate.v4.b32", "st.global.cg.v4.b32"]
+
+[constraints]
+all = ["K == 128", "V == 128"]
+
+[let]
+SEGMENTS = "B * T // (16 * SEGMENT) + N"
+RAW      = "3 * 4096 + 4352"
+FACTORS  = "4 * 4352 + 544 + 1024 + 768 + 4352 + 512 + 1024 + 192 + 64"
+
+[[launch]]
+kernel = "kda_fused"
+grid   = ["H", "SEGMENTS"]
+block  = ["128"]
+shared = "STAGES * RAW + FACTORS"
+args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?",
+          "i32:H", "i32:T", "i32:N", "scale", "lower_bound"]
+*/
+#include "evo.h"
+
+// One chunk is 16 tokens. With G the running sum of log2 decays inside it and C its last row:
+//   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = kh 2^(C - G)                        [16 tokens, 128]
+//   L = strict_lower(b kd ki^T)    M = lower(qd ki^T)    W = (I + L)^-1 diag(b)                  [16, 16]
+//   U^T = (W v)^T - S^T (W kd)^T    out^T = S^T qd^T + U^T M^T    S^T <- S^T 2^C + U^T kr
+// Rows of S^T are value channels: warp w of the warpgroup holds rows 16 w + 64 m + (0..15), m = 0, 1.
+
+constexpr int GROUP = 272;          // bytes from 8 channels of 16 tokens to the next: 2 core matrices and a pad
+constexpr int FACTOR = 16 * GROUP;  // a [16, 128] operand of wgmma
+constexpr int RAW = 3 * 4096 + FACTOR;
+constexpr int Q_RAW = 0, K_RAW = 4096, G_RAW = 8192, V_RAW = 12288;  // v's rows are GROUP bytes apart
+constexpr int KD = STAGES * RAW, QD = KD + FACTOR, KI = QD + FACTOR, KR = KI + FACTOR, OUT = KR + FACTOR;
+constexpr int M_AT = OUT + FACTOR, L_AT = M_AT + 544, W_AT = L_AT + 1024, DECAY = W_AT + 768, HALVES = DECAY + 512;
+constexpr int Q_NORM = HALVES + 1024, K_NORM = Q_NORM + 64, WEIGHT = K_NORM + 64;
+constexpr int W_ROW = 48;  // bytes, so that a warp's reads of W meet no bank twice
+constexpr float LOG2E = 1.4426950408889634f;
+
+extern __shared__ __align__(128) unsigned char shared_memory[];
+
+EVO_DEVICE float exp2_fast(float x) { asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
+EVO_DEVICE float reciprocal(float x) { asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
+EVO_DEVICE float root_inverse(float x) { asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
+EVO_DEVICE float low(unsigned word) { return __uint_as_float(word << 16); }
+EVO_DEVICE float high(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
+EVO_DEVICE unsigned pack(float a, float b) { return evo_pack2<evo_bf16>(a, b); }
+
+EVO_DEVICE unsigned load_word(unsigned at) {
+    unsigned word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+    return word;
+}
+EVO_DEVICE float2 load_pair(unsigned at) {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
+    return pair;
+}
+EVO_DEVICE void load_words(unsigned (&words)[4], unsigned at) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(at) : "memory");
+}
+EVO_DEVICE void store_word(unsigned at, unsigned word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
+}
+EVO_DEVICE void store_pair(unsigned at, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(a), "f"(b) : "memory");
+}
+
+// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+EVO_DEVICE void load_matrices(unsigned (&m)[4], unsigned at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
+}
+EVO_DEVICE void load_transposed(unsigned (&m)[4], unsigned at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
+}
+EVO_DEVICE void store_transposed(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b),
+                 "r"(c), "r"(d) : "memory");
+}
+
+// d [16, 8] += a [16, 16] b [16, 8] by one warp.
+EVO_DEVICE void product_warp(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d [64, 16] or [64, 128] <- (keep ? d : 0) + SIGN a [64, 16] b, by the warpgroup, in flight until waited for.
+template <int SIGN> EVO_DEVICE void product16(float* d, const unsigned (&a)[4], unsigned long long b, int keep) {
+    asm volatile(
+        "{ .reg .pred keep; setp.ne.b32 keep, %13, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, keep, %14, 1, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+          "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(SIGN));
+}
+
+template <int SIGN> EVO_DEVICE void product128(float* d, const unsigned (&a)[4], unsigned long long b, int keep) {
+    asm volatile(
+        "{ .reg .pred keep; setp.ne.b32 keep, %69, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, {%64, %65, %66, %67}, %68, keep, %70, 1, 1; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
+          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(SIGN));
+}
+EVO_DEVICE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+EVO_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> EVO_DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
+EVO_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Tells the compiler that these registers may have changed: they are not moved across a wait.
+template <int COUNT> EVO_DEVICE void touch(float (&d)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// An operand without swizzle: byte offsets between core matrices along K and along the other axis.
+EVO_DEVICE unsigned long long operand(unsigned at, int along_k, int across) {
+    return (unsigned long long)(across >> 4) << 32 | ((at >> 4) + (along_k >> 4 << 16));
+}
+
+// log2 of a token's decay in one channel, from rate * (g + bias) * log2(e).
+EVO_DEVICE float gate_log2(float x, float bound_log2) {
+    if (SIGMOID) {
+        float t = 0.34657359f * x;  // half of x, natural
+        asm("tanh.approx.f32 %0, %0;" : "+f"(t));
+        return bound_log2 * fmaf(0.5f, t, 0.5f);
+    }
+    return bound_log2 * reciprocal(1.0f + exp2_fast(-x));
+}
+
+struct Sequence {
+    long long first;  // token
+    int tokens, number, segment;
+};
+
+// Which segment of which sequence this CTA has; `number` is -1 for a surplus CTA.
+EVO_DEVICE Sequence find(const long long* cu_seqlens, int length, int sequences, int place) {
+    for (int n = 0; n < sequences; ++n) {
+        const long long first = cu_seqlens ? cu_seqlens[n] : (long long)n * length;
+        const int tokens = cu_seqlens ? (int)(cu_seqlens[n + 1] - first) : length;
+        const int segments = max(1, (tokens + 16 * SEGMENT - 1) / (16 * SEGMENT));
+        if (place < segments) return {first, tokens, n, place};
+        place -= segments;
+    }
+    return {0, 0, -1, 0};
+}
+
+// The chunk to start from so that segment `begin` is right: the state is multiplied, token by token, by maps whose norm
+// is at most the token's largest decay. Walks back until their product is below 2^-FORGET; 0 where it never is.
+EVO_DEVICE int walk_back(const unsigned char* g, const float* bias, float rate, float bound_log2, int stride, int begin,
+                         float* sums) {
+    const int thread = threadIdx.x, token = thread / 8, lane = thread % 8;
+    float own[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) own[i] = bias[lane * 16 + i];
+    float total = 0.0f;
+    int chunk = begin;
+    while (chunk > 0 && total > -(float)FORGET) {
+        --chunk;
+        const unsigned char* row = g + (chunk * 16LL + token) * stride + lane * 32;
+        float least = 1e30f;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            unsigned words[4];
+            EVO_LOAD4("ld.global.nc.v4.b32", words, row + 16 * half);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                least = fminf(least, low(words[i]) + own[8 * half + 2 * i]);
+                least = fminf(least, high(words[i]) + own[8 * half + 2 * i + 1]);
+            }
+        }
+#pragma unroll
+        for (int step = 4; step > 0; step /= 2) least = fminf(least, __shfl_xor_sync(~0u, least, step));
+        // Rounded towards forgetting less: the exponentials are approximate.
+        float fade = 0.999f * bound_log2 * reciprocal(1.0f + exp2_fast(-rate * least));
+        fade += __shfl_xor_sync(~0u, fade, 8);
+        fade += __shfl_xor_sync(~0u, fade, 16);
+        if (thread % 32 == 0) sums[thread / 32] = fade;
+        __syncthreads();
+        total += sums[0] + sums[1] + sums[2] + sums[3];
+        __syncthreads();
+    }
+    return chunk;
+}
+
+extern "C" __global__ void __launch_bounds__(128, RESIDENT)
+    kda_fused(const unsigned char* q, const unsigned char* k, const unsigned char* v, const unsigned char* g,
+              const evo_bf16* beta, const float* a_log, const float* dt_bias, const long long* cu_seqlens,
+              const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final, int heads, int length,
+              int sequences, float scale, float lower_bound) {
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x;
+    const Sequence mine = find(cu_seqlens, length, sequences, blockIdx.y);
+    if (mine.number < 0) return;
+    const unsigned base = evo_shared(shared_memory);
+    const int stride = heads * 256;  // bytes from token to token
+    const long long origin = mine.first * stride + head * 256;
+    const int chunks = (mine.tokens + 15) / 16;
+    const int begin = mine.segment * SEGMENT, end = min(chunks, begin + SEGMENT);
+    const float rate = exp2_fast(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
+    const int start = begin == 0 ? 0
+                                 : walk_back(g + origin, dt_bias + head * 128, rate, bound_log2, stride, begin,
+                                             (float*)shared_memory);
+
+    // --- raw rows of a chunk: 16 x 256 bytes of each tensor, zero past the end
+    const auto fetch = [&](int chunk) {
+        if (chunk < end) {
+            const unsigned to = base + (chunk - start) % STAGES * RAW;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int row = i % 2 * 8 + thread / 16, piece = thread % 16, which = i / 2;
+                const unsigned char* tensor = which == 0 ? q : which == 1 ? k : which == 2 ? g : v;
+                const bool there = chunk * 16 + row < mine.tokens;
+                const unsigned char* from = tensor + origin + (there ? (chunk * 16LL + row) * stride : 0) + piece * 16;
+                const unsigned at = to + (which == 3 ? V_RAW + row * GROUP : which * 4096 + row * 256) + piece * 16;
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
+                             : "memory");
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+
+    // --- the state: S^T rows 64 m + 16 warp + lane / 4 (+ 8), columns 8 j + 2 (lane % 4) (+ 1)
+    float state[2][64];
+    const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+    const long long place = ((long long)mine.number * heads + head) * 128 * 128;
+#pragma unroll
+    for (int i = 0; i < 128; ++i) {
+        const int m = i / 64, j = i % 64 / 4, at = (64 * m + row + (i & 2 ? 8 : 0)) * 128 + 8 * j + column + (i & 1);
+        state[m][i % 64] = initial && start == 0 ? evo_float(initial[place + at]) : 0.0f;
+    }
+
+    const int pair = thread % 64, half = thread / 64;  // two channels, eight tokens of a chunk
+    const float2 bias = {rate * dt_bias[head * 128 + 2 * pair], rate * dt_bias[head * 128 + 2 * pair + 1]};
+    const unsigned factor = base + pair / 4 * GROUP + half * 128 + pair % 4 * 4;
+    const unsigned a_rows = (lane >> 4 & 1) * GROUP + (lane >> 3 & 1) * 128 + (lane & 7) * 16;
+    const unsigned v_rows = ((lane & 7) + 8 * (lane >> 4 & 1)) * GROUP + 2 * (16 * warp + 8 * (lane >> 3 & 1));
+
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i) fetch(start + i);
+#pragma unroll 1
+    for (int chunk = start; chunk < end; ++chunk) {
+        const unsigned raw = base + (chunk - start) % STAGES * RAW;
+        const int valid = mine.tokens - chunk * 16;  // tokens of this chunk, if below 16
+        fetch(chunk + STAGES - 1);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        if (thread < 16) {
+            const long long at = (mine.first + chunk * 16 + thread) * heads + head;
+            const float logit = thread < valid ? evo_float(beta[at]) : 0.0f;
+            evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? reciprocal(1.0f + exp2_fast(-LOG2E * logit)) : 0.0f);
+        }
+        __syncthreads();
+
+        // --- norms: eight lanes a token
+        {
+            float queries = 0.0f, keys = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                unsigned a[4], b[4];
+                load_words(a, raw + Q_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
+                load_words(b, raw + K_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    queries = fmaf(low(a[j]), low(a[j]), fmaf(high(a[j]), high(a[j]), queries));
+                    keys = fmaf(low(b[j]), low(b[j]), fmaf(high(b[j]), high(b[j]), keys));
+                }
+            }
+            queries = evo_sum<8>(queries);
+            keys = evo_sum<8>(keys);
+            if (thread % 8 == 0) {
+                evo_shared_store(base + Q_NORM + thread / 2, scale * root_inverse(queries + 1e-6f));
+                evo_shared_store(base + K_NORM + thread / 2, root_inverse(keys + 1e-6f));
+            }
+        }
+        // --- gates and their running sums, eight tokens a thread
+        float2 sum[8], total = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const unsigned word = load_word(raw + G_RAW + (half * 8 + i) * 256 + pair * 4);
+            const bool there = half * 8 + i < valid;
+            total.x += there ? gate_log2(fmaf(low(word), rate, bias.x), bound_log2) : 0.0f;
+            total.y += there ? gate_log2(fmaf(high(word), rate, bias.y), bound_log2) : 0.0f;
+            sum[i] = total;
+        }
+        store_pair(base + HALVES + half * 512 + pair * 8, total.x, total.y);
+        __syncthreads();
+        // --- factors
+        {
+            const float2 before = load_pair(base + HALVES + pair * 8), after = load_pair(base + HALVES + 512 + pair * 8);
+            const float2 fade = {exp2_fast(before.x + after.x), exp2_fast(before.y + after.y)};
+            if (half == 0) store_pair(base + DECAY + pair * 8, fade.x, fade.y);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int token = half * 8 + i;
+                const float x = sum[i].x + (half ? before.x : 0.0f), y = sum[i].y + (half ? before.y : 0.0f);
+                const float2 grown = {exp2_fast(-x), exp2_fast(-y)}, faded = {exp2_fast(x), exp2_fast(y)};
+                const float query = evo_shared_load(base + Q_NORM + 4 * token), key = evo_shared_load(base + K_NORM + 4 * token);
+                const unsigned a = load_word(raw + Q_RAW + token * 256 + pair * 4);
+                const unsigned b = load_word(raw + K_RAW + token * 256 + pair * 4);
+                const float2 qh = {low(a) * query, high(a) * query}, kh = {low(b) * key, high(b) * key};
+                const float2 inverse = {kh.x * grown.x, kh.y * grown.y};
+                store_word(factor + KD + 16 * i, pack(kh.x * faded.x, kh.y * faded.y));
+                store_word(factor + QD + 16 * i, pack(qh.x * faded.x, qh.y * faded.y));
+                store_word(factor + KI + 16 * i, pack(inverse.x, inverse.y));
+                store_word(factor + KR + 16 * i, pack(inverse.x * fade.x, inverse.y * fade.y));
+            }
+        }
+        __syncthreads();
+        // --- L and M: warps 0 and 1 make the halves of L, 2 and 3 those of M
+        {
+            float d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
+            const unsigned left = base + (warp / 2 ? QD : KD) + a_rows;
+            const unsigned right = base + KI + (lane >> 3) * GROUP + warp % 2 * 128 + (lane & 7) * 16;
+#pragma unroll
+            for (int step = 0; step < 8; step += 2) {
+                unsigned x[4], y[4], b[4];
+                load_matrices(x, left + 2 * GROUP * step);
+                load_matrices(y, left + 2 * GROUP * step + 2 * GROUP);
+                load_matrices(b, right + 2 * GROUP * step);
+                product_warp(d, x, b[0], b[1]);
+                product_warp(e, y, b[2], b[3]);
+            }
+            const int i = lane / 4, j = 8 * (warp % 2) + column;
+#pragma unroll
+            for (int part = 0; part < 4; ++part) d[part] += e[part];
+            if (warp < 2) {
+#pragma unroll
+                for (int part = 0; part < 4; ++part) {
+                    const int r = i + (part & 2 ? 8 : 0), c = j + (part & 1);
+                    const float weight = evo_shared_load(base + WEIGHT + 4 * r);
+                    evo_shared_store(base + L_AT + 4 * (c * 16 + r), c < r ? d[part] * weight : 0.0f);
+                }
+            } else {
+                const unsigned at = base + M_AT + warp % 2 * GROUP + i * 16 + lane % 4 * 4;
+                store_word(at, pack(j <= i ? d[0] : 0.0f, j + 1 <= i ? d[1] : 0.0f));
+                store_word(at + 128, pack(j <= i + 8 ? d[2] : 0.0f, j + 1 <= i + 8 ? d[3] : 0.0f));
+            }
+        }
+        __syncthreads();
+        // --- W = (I + L)^-1 diag(b), a lane a column, by forward substitution in fp32
+        if (warp == 0) {
+            float x[16];
+#pragma unroll
+            for (int i = 0; i < 16; ++i) x[i] = i == lane % 16 ? 1.0f : 0.0f;
+#pragma unroll
+            for (int m = 0; m < 15; ++m) {
+#pragma unroll
+                for (int group = (m + 1) / 4; group < 4; ++group) {
+                    unsigned words[4];
+                    load_words(words, base + L_AT + 64 * m + 16 * group);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        if (4 * group + i > m) x[4 * group + i] = fmaf(-__uint_as_float(words[i]), x[m], x[4 * group + i]);
+                }
+            }
+            const float weight = evo_shared_load(base + WEIGHT + lane % 16 * 4);
+            if (lane < 16) {
+#pragma unroll
+                for (int i = 0; i < 16; ++i) {
+                    const evo_bf16 entry = evo_cast<evo_bf16>(x[i] * weight);
+                    asm volatile("st.shared.b16 [%0], %1;" ::"r"(base + W_AT + W_ROW * i + 2 * lane), "h"(entry.bits) : "memory");
+                }
+            }
+        }
+        __syncthreads();
+        // --- W kd over kd, and (W v)^T as the accumulators that S^T (W kd)^T is taken from
+        float update[2][16];  // [0..7] U^T, [8..15] out^T: columns 8 j + 2 (lane % 4), rows as the state's
+        {
+            const unsigned w_at = base + W_AT + lane / 4 * W_ROW + lane % 4 * 4;
+            const unsigned w[4] = {load_word(w_at), load_word(w_at + 8 * W_ROW), load_word(w_at + 16),
+                                   load_word(w_at + 8 * W_ROW + 16)};
+#pragma unroll
+            for (int two = 0; two < 2; ++two) {
+                const unsigned group = base + KD + (4 * warp + 2 * two) * GROUP;
+                unsigned b[4];
+                float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+                load_transposed(b, group + (lane >> 3 & 1) * 128 + (lane >> 4) * GROUP + (lane & 7) * 16);
+                product_warp(d, w, b[0], b[1]);
+                product_warp(d + 4, w, b[2], b[3]);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const unsigned at = group + i * GROUP + lane / 4 * 16 + lane % 4 * 4;
+                    store_word(at, pack(d[4 * i], d[4 * i + 1]));
+                    store_word(at + 128, pack(d[4 * i + 2], d[4 * i + 3]));
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+                unsigned a[4];
+                load_transposed(a, raw + V_RAW + v_rows + 128 * m);
+#pragma unroll
+                for (int i = 0; i < 16; ++i) update[m][i] = 0.0f;
+                product_warp(update[m], a, w[0], w[2]);
+                product_warp(update[m] + 4, a, w[1], w[3]);
+            }
+        }
+        proxy_fence();
+        __syncthreads();
+
+        // --- the chain
+        unsigned a[2][8][4];
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            const int m = i / 32, step = i % 32 / 4, part = i % 4;
+            a[m][step][part] = pack(state[m][8 * step + 2 * part], state[m][8 * step + 2 * part + 1]);
+        }
+        touch(update[0]);
+        touch(update[1]);
+        products_fence();
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            product16<-1>(update[0], a[0][step], operand(base + KD + 2 * GROUP * step, GROUP, 128), 1);
+            product16<-1>(update[1], a[1][step], operand(base + KD + 2 * GROUP * step, GROUP, 128), 1);
+        }
+        products_commit();
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            product16<1>(update[0] + 8, a[0][step], operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
+            product16<1>(update[1] + 8, a[1][step], operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
+        }
+        products_commit();
+        products_wait<2>();  // waits for nothing; tells ptxas that the state is not in flight
+        touch(state[0]);
+        touch(state[1]);
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+            const float2 fade = load_pair(base + DECAY + 4 * (8 * j + column));
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+                state[m][4 * j] *= fade.x;
+                state[m][4 * j + 1] *= fade.y;
+                state[m][4 * j + 2] *= fade.x;
+                state[m][4 * j + 3] *= fade.y;
+            }
+        }
+        products_wait<1>();
+        unsigned u[2][4];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) asm volatile("" : "+f"(update[m][i])::"memory");
+#pragma unroll
+            for (int i = 0; i < 4; ++i) u[m][i] = pack(update[m][2 * i], update[m][2 * i + 1]);
+        }
+        touch(state[0]);
+        touch(state[1]);
+        products_fence();
+        product16<1>(update[0] + 8, u[0], operand(base + M_AT, GROUP, 128), 1);
+        product16<1>(update[1] + 8, u[1], operand(base + M_AT, GROUP, 128), 1);
+        product128<1>(state[0], u[0], operand(base + KR, 128, GROUP), 1);
+        product128<1>(state[1], u[1], operand(base + KR, 128, GROUP), 1);
+        products_commit();
+        products_wait<0>();
+        touch(state[0]);
+        touch(state[1]);
+        touch(update[0]);
+        touch(update[1]);
+
+        // --- out: transposed through shared memory, 16 bytes a thread
+        if (chunk >= begin) {
+#pragma unroll
+            for (int m = 0; m < 2; ++m)
+                store_transposed(base + OUT + v_rows + 128 * m, pack(update[m][8], update[m][9]), pack(update[m][10], update[m][11]),
+                                 pack(update[m][12], update[m][13]), pack(update[m][14], update[m][15]));
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int token = i * 8 + thread / 16;
+                unsigned words[4];
+                load_words(words, base + OUT + token * GROUP + thread % 16 * 16);
+                if (token < valid) EVO_STORE4(STORE, out + origin + (chunk * 16LL + token) * stride + thread % 16 * 16, words);
+            }
+        } else {
+            __syncthreads();  // the raw rows and factors may be overwritten
+        }
+    }
+    if (final && end == chunks) {
+#pragma unroll
+        for (int i = 0; i < 128; ++i) {
+            const int m = i / 64, j = i % 64 / 4, at = (64 * m + row + (i & 2 ? 8 : 0)) * 128 + 8 * j + column + (i & 1);
+            final[place + at] = evo_cast<DTYPE_final_state>(state[m][i % 64]);
+        }
+    }
+}
