@@ -41,5 +41,5 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[cuda,dev]'
+	$(PIP) --editable '.[cuda,postgres,dev]'
 	touch $@ $(VENV)/.core

@@ -1,11 +1,13 @@
 """The archive of runs, candidates, measurements and where they came from: typed records over one SQLite file."""
 
-from evo.archive.queries import lineage, show, top
+from evo.archive.lineage import lineage
+from evo.archive.queries import other_boards, show, top
 from evo.archive.store import Archive
-from evo.archive.views import Elite, LineageNode, ProposalView, RunRecord, RunState, Shown, TopRow
+from evo.archive.views import BoardCount, Elite, LineageNode, ProposalView, RunRecord, RunState, Shown, TopRow
 
 __all__ = [
     "Archive",
+    "BoardCount",
     "Elite",
     "LineageNode",
     "ProposalView",
@@ -14,6 +16,7 @@ __all__ = [
     "Shown",
     "TopRow",
     "lineage",
+    "other_boards",
     "show",
     "top",
 ]

@@ -12,8 +12,9 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import QueuePool
 
-from evo.archive.faults import explained
+from evo.archive.faults import Place, explained
 from evo.archive.migrations import APPLICATION_ID, WRITING, migrate, newest, schema_of
+from evo.archive.server import is_server, open_server
 from evo.errors import ArchiveError
 
 BUSY_S = 10.0  # how long a write waits for another process
@@ -29,11 +30,20 @@ def locate(url_or_path: str) -> Path:
         scheme = place.partition("://")[0]  # never the whole URL: it may hold a password
         raise ArchiveError(
             f"an archive at a {scheme}:// URL is not supported",
-            fix="name a file; a server database comes with the extra `postgres` in a later version",
+            fix="name a file, or a database by postgresql://USER@HOST/DATABASE",
         )
     if not place.strip() or place == ":memory:":
         raise ArchiveError(f"an archive needs a file, got {url_or_path!r}", fix="--archive evo.db")
     return Path(place).expanduser().absolute()
+
+
+def open_database(url_or_path: str, *, create: bool, readonly: bool, busy_s: float) -> tuple[Place, Engine]:
+    """Where the archive is, as it may be shown, and an engine over it, checked and of the newest schema.
+    Raises `ArchiveError` (see `Archive.open`)."""
+    if is_server(url_or_path):
+        return open_server(url_or_path, create=create, readonly=readonly, busy_s=busy_s)
+    path = locate(url_or_path)
+    return path, open_engine(path, create=create, readonly=readonly, busy_s=busy_s)
 
 
 def open_engine(path: Path, *, create: bool, readonly: bool, busy_s: float) -> Engine:
@@ -52,7 +62,7 @@ def open_engine(path: Path, *, create: bool, readonly: bool, busy_s: float) -> E
                     f"{path} has the older schema {schema}; this evo reads {newest()}"
                     if schema
                     else f"{path} is empty",
-                    fix="open it once for writing, which brings it up to date",
+                    fix="`evo archive upgrade` brings it up to date; after that an older evo cannot read it",
                 )
     except BaseException:
         engine.dispose()
@@ -79,11 +89,16 @@ def _engine(path: Path, *, readonly: bool, busy_s: float) -> Engine:
     return engine
 
 
-def _connector(path: Path, *, readonly: bool, busy_s: float) -> Callable[[], sqlite3.Connection]:
-    mode = "ro" if readonly else "rwc"
-    uri = f"file:{quote(str(path))}?mode={mode}"
-    if readonly and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+def reading_uri(path: Path) -> str:
+    """SQLite's name for the file, opened for reading only."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         uri += "&immutable=1"  # a WAL file cannot be read without making its -shm, unless nobody can write it
+    return uri
+
+
+def _connector(path: Path, *, readonly: bool, busy_s: float) -> Callable[[], sqlite3.Connection]:
+    uri = reading_uri(path) if readonly else f"file:{quote(str(path))}?mode=rwc"
 
     def connect() -> sqlite3.Connection:
         # isolation_level None: transactions begin where `_begin` says, not where the driver guesses.

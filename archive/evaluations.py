@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, text
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from evo.archive import proposals
 from evo.archive.rows import (
@@ -25,7 +24,7 @@ from evo.archive.rows import (
     score,
     unpack_diagnosis,
 )  # fmt: skip
-from evo.archive.tables import BUILD, CASE_RESULT, EVALUATION, EVALUATION_BUILD, SAMPLE
+from evo.archive.tables import BUILD, CASE_RESULT, EVALUATION, EVALUATION_BUILD, SAMPLE, insert_new
 from evo.errors import ArchiveError
 from evo.ids import digest
 from evo.records import Build, CaseResult, Evaluation, Purpose, State, Status
@@ -33,15 +32,15 @@ from evo.records import Build, CaseResult, Evaluation, Purpose, State, Status
 _KNOWN = text("SELECT 1 FROM evaluation WHERE id = :id")
 _RUN = text("SELECT operator, target, evaluator, started_s FROM run WHERE id = :id")
 _KEEP_BOARD = text(
-    "INSERT INTO board (id, operator, target, evaluator, yardstick, newest_s)"
-    " VALUES (:id, :operator, :target, :evaluator, :yardstick, :started)"
-    " ON CONFLICT (id) DO UPDATE SET newest_s = excluded.newest_s WHERE excluded.newest_s > newest_s"
+    "INSERT INTO board (id, operator, target, evaluator, yardstick, protocol, newest_s)"
+    " VALUES (:id, :operator, :target, :evaluator, :yardstick, :protocol, :started)"
+    " ON CONFLICT (id) DO UPDATE SET newest_s = excluded.newest_s WHERE excluded.newest_s > board.newest_s"
 )
 _NEXT = text("SELECT coalesce(max(sequence), 0) + 1 FROM evaluation WHERE run = :run")
 
 # Made once: building a statement costs more than running it.
 _INSERT = insert(EVALUATION)
-_INSERT_BUILDS = upsert(BUILD).on_conflict_do_nothing(index_elements=["id"])
+_INSERT_BUILDS = insert_new(BUILD)
 _INSERT_LINKS = insert(EVALUATION_BUILD)
 _INSERT_CASES = insert(CASE_RESULT)
 _INSERT_SAMPLES = insert(SAMPLE)
@@ -65,9 +64,10 @@ def _board(connection: Connection, evaluation: Evaluation) -> str:
     run = connection.execute(_RUN, {"id": evaluation.run}).mappings().first()
     if run is None:
         raise ArchiveError(f"there is no run {evaluation.run!r} in the archive", fix="start the run before filing")
-    names = (run["operator"], run["target"], run["evaluator"], evaluation.yardstick)
+    protocols = {result.timing.protocol for result in evaluation.cases if result.timing}
+    names = (run["operator"], run["target"], run["evaluator"], evaluation.yardstick, ", ".join(sorted(protocols)))
     board = digest(names)[:16]  # short, since every case repeats it; there are dozens of boards, not billions
-    row = dict(zip(("operator", "target", "evaluator", "yardstick"), names, strict=True))
+    row = dict(zip(("operator", "target", "evaluator", "yardstick", "protocol"), names, strict=True))
     connection.execute(_KEEP_BOARD, {"id": board, **row, "started": run["started_s"]})
     return board
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, insert, select, text
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from evo.archive.rows import candidate_record, candidate_row, pack_text, proposal_row, proposal_view, source_hash
-from evo.archive.tables import CANDIDATE, OPEN_STATES, PROPOSAL, PROPOSAL_PARENT, SOURCE
+from evo.archive.tables import CANDIDATE, OPEN_STATES, PROPOSAL, PROPOSAL_PARENT, SOURCE, insert_new
 from evo.archive.views import ProposalView
 from evo.errors import ArchiveError
 from evo.records import Candidate, Proposal, State
@@ -29,7 +28,7 @@ _PARENTS = text("SELECT proposal, parent FROM proposal_parent WHERE proposal IN 
 # Made once: building a statement costs more than running it.
 _INSERT_SOURCE = insert(SOURCE)
 _INSERT_CANDIDATE = insert(CANDIDATE)
-_INSERT_PROPOSAL = upsert(PROPOSAL).on_conflict_do_nothing(index_elements=["id"])
+_INSERT_PROPOSAL = insert_new(PROPOSAL)
 _INSERT_PARENTS = insert(PROPOSAL_PARENT)
 
 

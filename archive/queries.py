@@ -1,4 +1,4 @@
-"""Questions to an archive, answered as typed rows: `top`, `show`, `lineage`."""
+"""Questions to an archive, answered as typed rows: `top` and `show`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping, select, text
 
 from evo.archive import evaluations, proposals, runs
+from evo.archive.lineage import candidate_of
 from evo.archive.prefixes import Match, find_one
-from evo.archive.ranking import Place, boards, ok_cases, places
+from evo.archive.ranking import Board, Place, boards, case_names, newest, ok_cases, places, timed
 from evo.archive.rows import real
 from evo.archive.store import Archive
 from evo.archive.tables import CANDIDATE
-from evo.archive.views import LineageNode, Shown, TopRow
-from evo.records import Author, Purpose, Status
+from evo.archive.views import BoardCount, Shown, TopRow
+from evo.errors import UnknownNameError
+from evo.records import Purpose
 
 _RUN_TOP = 10  # best rows that `show RUN` lists
 
@@ -24,24 +26,6 @@ _RUN_PLACES = text(
     " WHERE run = :run AND board = :board AND score IS NOT NULL ORDER BY score DESC LIMIT :limit"
 )
 
-# A candidate's origin is its first proposal (ids are ordered by time). Parents were there before their child, so this
-# graph has no cycle; UNION drops the second way to the same ancestor at the same depth.
-_LINEAGE = text(
-    "WITH RECURSIVE walk(candidate, origin, depth) AS ("
-    "  SELECT :candidate, (SELECT min(id) FROM proposal WHERE candidate = :candidate), 0"
-    "  UNION"
-    "  SELECT parent.parent, (SELECT min(id) FROM proposal WHERE candidate = parent.parent), walk.depth + 1"
-    "  FROM walk JOIN proposal_parent parent ON parent.proposal = walk.origin WHERE walk.depth < :depth"
-    "), nearest AS (SELECT candidate, origin, min(depth) AS depth FROM walk GROUP BY candidate)"
-    " SELECT n.candidate, n.depth, c.species, p.author, p.model, e.score, coalesce(e.status, '') AS status,"
-    "  (SELECT json_group_array(parent) FROM"
-    "    (SELECT parent FROM proposal_parent WHERE proposal = n.origin ORDER BY position)) AS parents"
-    " FROM nearest n JOIN candidate c ON c.id = n.candidate JOIN proposal p ON p.id = n.origin"
-    " LEFT JOIN evaluation e ON e.id ="
-    "  (SELECT id FROM evaluation WHERE candidate = n.candidate ORDER BY covered DESC, filed_s DESC, id DESC LIMIT 1)"
-    " ORDER BY n.depth, n.candidate"
-)
-
 
 def top(
     archive: Archive,
@@ -49,19 +33,41 @@ def top(
     target: str | None = None,
     case: str | None = None,
     limit: int = 20,
+    evaluator: str = "",
 ) -> list[TopRow]:
     """The best candidates, one row each per board, by score or (with `case`) by ratio in that case.
 
-    Ratios under different evaluators or against different yardsticks are not comparable: all rows of the newest such
-    board come first, then those of the next, and every row says which it is of.
+    Ratios of different evaluators, yardsticks or protocols are not comparable. For every operator and target the boards
+    of the newest evaluator are shown, one after another, or those of the evaluators whose hash starts with `evaluator`;
+    `other_boards` says what was left out. Raises `UnknownNameError` for a case that none of them has.
     """
     with archive.reading() as connection:
         found: list[Place] = []
-        for board in boards(connection, operator=operator, target=target):
+        shown = newest(connection, boards(connection, operator=operator, target=target), evaluator)[0]
+        if case is not None and shown:
+            _check_case(connection, shown, case)
+        for board in shown:
             if len(found) >= limit:
                 break
             found += places(connection, board, case=case, limit=limit - len(found))
         return _top_rows(connection, found, case)
+
+
+def _check_case(connection: Connection, shown: Sequence[Board], case: str) -> None:
+    known = {name for board in shown for name in case_names(connection, board)}
+    if case not in known:
+        raise UnknownNameError("case", case, known)
+
+
+def other_boards(
+    archive: Archive, operator: str | None = None, target: str | None = None, evaluator: str = ""
+) -> list[BoardCount]:
+    """The boards that `top` with these arguments leaves out, newest first."""
+    with archive.reading() as connection:
+        left = newest(connection, boards(connection, operator=operator, target=target), evaluator)[1]
+        return [
+            BoardCount(b.operator, b.target, b.evaluator, b.yardstick, b.protocol, timed(connection, b)) for b in left
+        ]
 
 
 def show(archive: Archive, prefix: str) -> Shown:
@@ -74,34 +80,8 @@ def show(archive: Archive, prefix: str) -> Shown:
         return _show_run(connection, match) if match.kind == "run" else _show_one(connection, match)
 
 
-def lineage(archive: Archive, prefix: str, depth: int = 50) -> list[LineageNode]:
-    """A candidate and its ancestors up to `depth` generations back, nearest first; each ancestor once.
-
-    `prefix` may also name a proposal or an evaluation of the candidate. Raises as `show`.
-    """
-    with archive.reading() as connection:
-        match = find_one(connection, prefix, kinds=("candidate", "evaluation", "proposal"))
-        found = connection.execute(_LINEAGE, {"candidate": _candidate_of(connection, match), "depth": depth})
-        return [
-            LineageNode(
-                candidate=row["candidate"], parents=tuple(json.loads(row["parents"])), species=row["species"],
-                score=row["score"], status=Status(row["status"]) if row["status"] else "", depth=row["depth"],
-                author=Author(row["author"], row["model"]),
-            )
-            for row in found.mappings()
-        ]  # fmt: skip
-
-
-def _candidate_of(connection: Connection, match: Match) -> str:
-    if match.kind == "candidate":
-        return match.id
-    return str(
-        connection.execute(text(f"SELECT candidate FROM {match.kind} WHERE id = :id"), {"id": match.id}).scalar_one()
-    )
-
-
 def _show_one(connection: Connection, match: Match) -> Shown:
-    candidate = _candidate_of(connection, match)
+    candidate = candidate_of(connection, match)
     filed = evaluations.load_evaluations(connection, "id" if match.kind == "evaluation" else match.kind, match.id)
     if match.kind == "proposal":
         proposed = proposals.load_proposals(connection, "id", match.id)

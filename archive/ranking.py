@@ -1,9 +1,9 @@
 """Who is best, on boards whose ratios may be compared.
 
-A board is one operator, target, evaluator and yardstick; boards come newest first and are never mixed. A candidate has
-one place on a board: by its evaluation with the most ok cases, then the strongest purpose (a certificate, a final
-sample, a search), then the newest. A later evaluation that found it wrong takes its place away; evo's own faults and
-unsteady clocks do not.
+A board is one operator, target, evaluator, yardstick and protocol; boards come newest first and are never mixed. A
+candidate has one place on a board: by its evaluation with the most ok cases, then the strongest purpose (a certificate,
+a final sample, a search), then the newest. A later evaluation by the same evaluator that found it wrong, on whatever
+board, takes its places away; evo's own faults and unsteady clocks do not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, select, text
 
+from evo.archive.niches import leaders
 from evo.archive.proposals import load_candidates
 from evo.archive.tables import BOARD, CASE_RESULT
 from evo.archive.views import Elite
@@ -34,13 +35,15 @@ def _weight(alias: str) -> str:
 
 
 def _unbeaten(better: str) -> str:
-    """No other evaluation `o` of the candidate on this board replaces `e`; `better`: when an ok one does."""
+    """No other evaluation `o` of the candidate replaces `e`; `better`: when an ok one on the same board does. A wrong
+    one may be on another board, since it has no protocol, or fewer yardsticks."""
     return (
         "NOT EXISTS (SELECT 1 FROM evaluation o"
-        " WHERE o.candidate = e.candidate AND o.board = e.board AND o.id <> e.id AND CASE"
-        f" WHEN o.status = 'ok' THEN {better}"
-        " WHEN o.status IN ('evaluator_error', 'unstable_timing') THEN 0"
-        " ELSE o.filed_s >= e.filed_s END)"
+        " WHERE o.candidate = e.candidate AND o.id <> e.id AND CASE"
+        f" WHEN o.status = 'ok' THEN o.board = e.board AND {better}"
+        " WHEN o.status IN ('evaluator_error', 'unstable_timing') THEN FALSE"
+        " ELSE o.filed_s >= e.filed_s"
+        " AND EXISTS (SELECT 1 FROM board b WHERE b.id = o.board AND b.evaluator = :evaluator) END)"
     )
 
 
@@ -56,10 +59,13 @@ _BY_SCORE = text(
 )
 # CROSS JOIN keeps SQLite from starting at the evaluations: the index of ratios already has the order asked for.
 _BY_CASE = text(
-    f"SELECT {_COLUMNS} FROM case_result r CROSS JOIN evaluation e ON e.id = r.evaluation"
-    " WHERE r.board = :board AND r.case_name = :case AND r.ratio IS NOT NULL AND r.status = 'ok'"
-    f" AND e.score IS NOT NULL AND {_unbeaten(_STRONGEST)} ORDER BY r.ratio DESC LIMIT :limit"
+    f"SELECT {_COLUMNS} FROM case_result r CROSS JOIN evaluation e"
+    " WHERE e.id = r.evaluation AND r.board = :board AND r.case_name = :case AND r.ratio IS NOT NULL"
+    f" AND r.status = 'ok' AND e.score IS NOT NULL AND {_unbeaten(_STRONGEST)} ORDER BY r.ratio DESC LIMIT :limit"
 )
+
+_RANKS = text("SELECT 1 FROM evaluation WHERE board = :board AND score IS NOT NULL LIMIT 1")
+_TIMED = text("SELECT count(*) FROM evaluation WHERE board = :board AND score IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Board:
     target: str
     evaluator: str
     yardstick: str
+    protocol: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +100,47 @@ def boards(
     for column, wanted in ((BOARD.c.operator, operator), (BOARD.c.target, target), (BOARD.c.evaluator, evaluator)):
         query = query if wanted is None else query.where(column == wanted)
     found = connection.execute(query).mappings()
-    return [Board(row["id"], row["operator"], row["target"], row["evaluator"], row["yardstick"]) for row in found]
+    names = ("id", "operator", "target", "evaluator", "yardstick", "protocol")
+    return [Board(*(row[name] for name in names)) for row in found]
+
+
+def timed(connection: Connection, board: Board) -> int:
+    """How many evaluations the board ranks."""
+    return int(connection.execute(_TIMED, {"board": board.id}).scalar_one())
+
+
+def newest(connection: Connection, found: Sequence[Board], evaluator: str) -> tuple[list[Board], list[Board]]:
+    """The boards to show and the others that rank anything, both newest first.
+
+    Shown are, for every operator and target, those of the evaluator with the newest board; or, where `evaluator` is not
+    empty, those of the evaluators that start with it.
+    """
+    ranked = [board for board in found if connection.execute(_RANKS, {"board": board.id}).first()]
+    latest: dict[tuple[str, str], str] = {}
+    for board in ranked:
+        latest.setdefault((board.operator, board.target), board.evaluator)
+
+    def shows(board: Board) -> bool:
+        if evaluator:
+            return board.evaluator.startswith(evaluator)
+        return board.evaluator == latest[board.operator, board.target]
+
+    return [board for board in ranked if shows(board)], [board for board in ranked if not shows(board)]
 
 
 def places(connection: Connection, board: Board, *, case: str | None, limit: int) -> list[Place]:
     """The best of one board, by score, or by ratio in one case."""
+    names = {"board": board.id, "evaluator": board.evaluator, "limit": limit}
     if case is None:
-        found = connection.execute(_BY_SCORE, {"board": board.id, "limit": limit})
+        found = connection.execute(_BY_SCORE, names)
     else:
-        found = connection.execute(_BY_CASE, {"board": board.id, "case": case, "limit": limit})
+        found = connection.execute(_BY_CASE, names | {"case": case})
     return [Place(board, *row) for row in found]
+
+
+def case_names(connection: Connection, board: Board) -> list[str]:
+    """The cases that anything on the board was timed in."""
+    return list(connection.execute(_BOARD_CASES, {"board": board.id}).scalars())
 
 
 def ok_cases(connection: Connection, evaluations: Sequence[str]) -> dict[str, list[RowMapping]]:
@@ -120,11 +158,12 @@ def ok_cases(connection: Connection, evaluations: Sequence[str]) -> dict[str, li
 
 
 def elites(connection: Connection, operator: str, target: str, *, evaluator: str | None, limit: int) -> list[Elite]:
-    """The best by score and the best in each case, in turns, until there are `limit`; newer boards first."""
+    """The best by score, in each case and of each niche, in turns, until there are `limit`; newer boards first."""
     chosen: dict[str, Place] = {}
     for board in boards(connection, operator=operator, target=target, evaluator=evaluator):
-        names = connection.execute(_BOARD_CASES, {"board": board.id}).scalars().all()
+        names = case_names(connection, board)
         lists = [places(connection, board, case=name, limit=limit) for name in (None, *names)]
+        lists.append([Place(board, *row) for row in leaders(connection, board.id).values()])
         for place in _in_turns(lists):
             if len(chosen) == limit:
                 break

@@ -12,6 +12,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable
+from dataclasses import fields
 from itertools import chain
 from typing import Any
 
@@ -148,8 +149,9 @@ def build_record(row: Stored) -> Build:
 _DEVIATION = ("error_rms", "error_max", "error_row", "worst_index", "worst_got", "worst_expected")
 _TIMING = (
     "protocol", "opponent", "time_us", "opponent_us", "ratio", "low", "high", "level", "pairs", "stopped",
-    "clocks_json", "light_us", "method",
+    "clocks_json", "light_us", "method", "more_json",
 )  # fmt: skip
+_ELSEWHERE = {"samples", "clocks", *_TIMING}  # fields of a timing that have a column, or a table
 
 
 def case_row(result: CaseResult, *, evaluation: str, position: int, board: str) -> Row:
@@ -166,10 +168,10 @@ def case_row(result: CaseResult, *, evaluation: str, position: int, board: str) 
         t = result.timing
         timing = (
             t.protocol, t.opponent, t.time_us, t.opponent_us, t.ratio, t.low, t.high, t.level, t.pairs, t.stopped,
-            pack_json(dict(t.clocks)), t.light_us, t.method,
+            pack_json(dict(t.clocks)), t.light_us, t.method, _more(t),
         )  # fmt: skip
         row.update(zip(_TIMING, timing, strict=True))
-    return row  # SQLite itself turns NaN into NULL
+    return {name: None if value != value else value for name, value in row.items()}  # a server ranks NaN highest
 
 
 def case_record(row: Stored, samples: bytes) -> CaseResult:
@@ -188,14 +190,25 @@ def _deviation(row: Stored) -> Deviation | None:
     )  # fmt: skip
 
 
+def _more(timing: Timing) -> str | None:
+    """The timing's fields that have no column, as JSON; None where all have their defaults."""
+    others = [field for field in fields(Timing) if field.name not in _ELSEWHERE]
+    found = {field.name: getattr(timing, field.name) for field in others}
+    found = {field.name: found[field.name] for field in others if found[field.name] != field.default}
+    return pack_json(found) if found else None
+
+
 def _timing(row: Stored, samples: bytes) -> Timing | None:
     if row["protocol"] is None:
         return None
+    more = json.loads(row["more_json"] or "{}")
+    others: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in more.items()}
     return Timing(
         protocol=row["protocol"], opponent=row["opponent"], time_us=real(row["time_us"]),
         opponent_us=real(row["opponent_us"]), ratio=real(row["ratio"]), low=real(row["low"]), high=real(row["high"]),
         level=real(row["level"]), pairs=row["pairs"], stopped=row["stopped"], samples=unpack_samples(samples),
         clocks=json.loads(row["clocks_json"]), light_us=real(row["light_us"]), method=row["method"],
+        **others,
     )  # fmt: skip
 
 

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, text, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from evo import codec
 from evo.archive.prefixes import find_one
 from evo.archive.rows import pack_json, run_record, run_row
-from evo.archive.tables import DEVICE, ENVIRONMENT, RUN, RUN_STATE
+from evo.archive.tables import DEVICE, ENVIRONMENT, RUN, insert_new
 from evo.archive.views import RunRecord, RunState
 from evo.errors import ArchiveError
 from evo.ids import digest
 from evo.records import DeviceFacts
+
+_KEEP_STATE = text(
+    "INSERT INTO run_state (run, data_json, saved_s) VALUES (:run, :data, :now)"
+    " ON CONFLICT (run) DO UPDATE SET data_json = excluded.data_json, saved_s = excluded.saved_s"
+)
 
 
 def start(connection: Connection, record: RunRecord) -> None:
@@ -46,9 +50,7 @@ def by_prefix(connection: Connection, prefix: str) -> RunRecord:
 
 
 def save_state(connection: Connection, run: str, data: Mapping[str, Any]) -> None:
-    statement = upsert(RUN_STATE).values(run=run, data_json=pack_json(dict(data)), saved_s=time.time())
-    changed = {"data_json": statement.excluded.data_json, "saved_s": statement.excluded.saved_s}
-    connection.execute(statement.on_conflict_do_update(index_elements=[RUN_STATE.c.run], set_=changed))
+    connection.execute(_KEEP_STATE, {"run": run, "data": pack_json(dict(data)), "now": time.time()})
 
 
 def load_state(connection: Connection, run: str) -> dict[str, Any] | None:
@@ -66,7 +68,7 @@ def record_device(connection: Connection, facts: DeviceFacts) -> str:
         "id": device, "device": facts.id, "name": facts.name, "target": facts.target, "facts_json": data,
         "first_seen_s": time.time(),
     }  # fmt: skip
-    connection.execute(upsert(DEVICE).on_conflict_do_nothing(), row)
+    connection.execute(insert_new(DEVICE), row)
     return device
 
 
@@ -74,5 +76,5 @@ def record_environment(connection: Connection, facts: Mapping[str, Any]) -> str:
     data = json.dumps(dict(facts), sort_keys=True, separators=(",", ":"))
     environment = digest((data,))
     row = {"id": environment, "facts_json": data, "first_seen_s": time.time()}
-    connection.execute(upsert(ENVIRONMENT).on_conflict_do_nothing(), row)
+    connection.execute(insert_new(ENVIRONMENT), row)
     return environment

@@ -1,4 +1,4 @@
-"""The archive: everything that runs propose, measure and learn, in one SQLite file."""
+"""The archive: everything that runs propose, measure and learn, in one SQLite file or on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
-from evo.archive import evaluations, proposals, ranking, runs
-from evo.archive.connect import BUSY_S, locate, open_engine
+from evo.archive import evaluations, proposals, ranking, runs, server
+from evo.archive.claims import claimed
+from evo.archive.connect import BUSY_S, open_database
+from evo.archive.faults import Place
 from evo.archive.prefixes import find_one
 from evo.archive.rows import pack_json
 from evo.archive.transactions import Transactions
 from evo.archive.views import Elite, RunRecord, RunState
+from evo.errors import ArchiveError
 from evo.records import Candidate, DeviceFacts, Evaluation, Proposal, State
 
 _PAGE = 200  # evaluations read at a time
@@ -33,26 +36,40 @@ _MACHINES = text(
 
 
 class Archive:
-    """One open archive. Threads may share it; several processes may have the same file open.
+    """One open archive. Threads may share it; several processes may have the same one open.
 
-    Every method raises `ArchiveError` when the file fails it: locked beyond the time-out, read-only, disk full,
-    damaged. Writes are committed when the method, or the batch round it, returns: a kill after that loses nothing.
+    Every method raises `ArchiveError` when the place fails it: locked beyond the time-out, read-only, disk full,
+    damaged, not reached. Writes are committed when the method, or the batch round it, returns: a kill after that loses
+    nothing.
     """
 
-    def __init__(self, path: Path, transactions: Transactions) -> None:
-        self.path = path
-        self._transactions = transactions
+    def __init__(self, place: Place, engine: Engine, *, readonly: bool) -> None:
+        self.place = place
+        self._engine = engine
+        self._transactions = Transactions(engine, place, readonly=readonly)
+
+    @property
+    def path(self) -> Path:
+        """The archive's file. Raises `ArchiveError` when it lies on a server."""
+        if isinstance(self.place, str):
+            raise ArchiveError(f"the archive {self.place} is not a file", fix="name an SQLite file with --archive")
+        return self.place
+
+    @property
+    def folder(self) -> Path:
+        """Where a run puts its files: beside the archive's, or the working folder when that lies on a server."""
+        return Path.cwd() if isinstance(self.place, str) else self.place.parent
 
     @classmethod
     def open(cls, url_or_path: str, *, create: bool = True, readonly: bool = False, busy_s: float = BUSY_S) -> Archive:
-        """Opens, and with `create` makes, the archive at a path or an `sqlite:///` URL; brings an older one up to date.
+        """Opens, and with `create` makes, the archive at a path or an `sqlite:///` or `postgresql://` URL; brings an
+        older one up to date.
 
         `busy_s`: how long a write waits for another process. Raises `ArchiveError`: no such folder or file, not an
-        SQLite file, another application's, written by a newer evo, locked, read-only, disk full.
+        SQLite file, another application's, written by a newer evo, locked, read-only, disk full, no such server.
         """
-        path = locate(url_or_path)
-        engine = open_engine(path, create=create, readonly=readonly, busy_s=busy_s)
-        return cls(path, Transactions(engine, path, readonly=readonly))
+        place, engine = open_database(url_or_path, create=create, readonly=readonly, busy_s=busy_s)
+        return cls(place, engine, readonly=readonly)
 
     def close(self) -> None:
         self._transactions.close()
@@ -73,11 +90,25 @@ class Archive:
         """A database snapshot for queries (see `evo.archive.queries`)."""
         return self._transactions.read()
 
+    def writing(self) -> AbstractContextManager[Connection]:
+        """One transaction, or a part of this thread's batch, for what has a file of its own (lessons, niches)."""
+        return self._transactions.write()
+
+    def compact(self) -> None:
+        """Gives the room of removed rows back to the disk, and takes as much of it meanwhile."""
+        self._transactions.compact()
+
     # Runs
 
     def start_run(self, record: RunRecord) -> None:
         with self._transactions.write() as connection:
             runs.start(connection, record)
+
+    def claim(self, run: str) -> AbstractContextManager[None]:
+        """Whoever works on a run (whole id) holds it. Raises `UsageError` when another process does."""
+        if isinstance(self.place, str):
+            return server.claimed(self._engine, self.place, run)
+        return claimed(self.place, run)
 
     def update_run(
         self,

@@ -13,8 +13,8 @@ RunState = Literal["running", "done", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `evaluator` hashes all that a verdict depends on beside the candidate (checks, clock, operator version);
-    `cases` are those searched; times of day are seconds since the epoch."""
+    """One run. `evaluator` names all that a verdict depends on beside the candidate: hashes of gate and clock, of the
+    operator, and of the device's kind. `cases` are those searched; times of day are seconds since the epoch."""
 
     id: str
     operator: str
@@ -72,6 +72,18 @@ class TopRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BoardCount:
+    """A board that a ranking does not show, and how many evaluations it ranks."""
+
+    operator: str
+    target: str
+    evaluator: str
+    yardstick: str
+    protocol: str
+    evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalView:
     proposal: Proposal
     state: State
@@ -102,7 +114,9 @@ class Shown:
 class LineageNode:
     """An ancestor (or at depth 0 the candidate itself), by the proposal that first brought it in.
 
-    `status` is that of its newest evaluation, "" when there is none; `score` is None unless that was ok.
+    `status` is that of the evaluation that covers most, "" when there is none; `score` is None unless that was ok.
+    `gain`: how much faster than the best of its parents, over the cases that both were timed in on one board; None
+    where there is none. `changes`: what it has other than its first parent.
     """
 
     candidate: str
@@ -112,3 +126,5 @@ class LineageNode:
     status: Status | Literal[""]
     depth: int
     author: Author
+    gain: float | None = None
+    changes: tuple[str, ...] = ()

@@ -140,7 +140,7 @@ def survival(machine: CudaMachine) -> list[dict[str, Any]]:
                     flush()
 
                 times = bracketed(machine, plain, before)
-                share = (cold - statistics.median(times)) / (cold - hot)
+                share = (cold - statistics.median(times)) / (cold - hot) if cold > hot else None  # no contrast
                 rows.append(
                     {"mib": mib, "policy": policy, "flush": name, "hot_us": hot, "cold_us": cold, "share": share,
                      "samples_us": times}

@@ -154,11 +154,17 @@ def row(timing: Timing) -> dict[str, Any]:
 
 def repeated(bench: Bench, opponent: str, case: Case, repeats: int, expected: float) -> dict[str, Any]:
     """How many of the intervals contain what is known to be true, and how wide they are."""
-    found = [bench.time(opponent, case, seed, PAIRS) for seed in range(repeats)]
+    found, failures = list[Timing](), list[str]()
+    for seed in range(repeats):
+        try:
+            found.append(bench.time(opponent, case, seed, PAIRS))
+        except RuntimeError as error:  # an unsteady clock, say: it is part of the answer
+            failures.append(str(error))
     halves = [(timing.high - timing.low) / 2 / timing.ratio for timing in found]
     return {
         "case": case.name, "time_us": statistics.median(timing.time_us for timing in found), "repeats": repeats,
-        "expected": expected, "contained": sum(timing.low <= expected <= timing.high for timing in found),
+        "failures": failures, "expected": expected,
+        "contained": sum(timing.low <= expected <= timing.high for timing in found),
         "mean_ratio": statistics.geometric_mean(timing.ratio for timing in found),
         "spread": statistics.stdev(timing.ratio for timing in found),
         "half_width_median": statistics.median(halves), "half_width_max": max(halves),
@@ -172,7 +178,11 @@ def protocols(bench: Bench, cases: Sequence[Case], quick: bool) -> list[dict[str
     for case in cases:
         for name in bench.session.machine.protocols:
             pairs = 4 if name in ("sustained", "triton") or quick else 16
-            timing = bench.time("slow", case, 1, pairs, name)
+            try:
+                timing = bench.time("slow", case, 1, pairs, name)
+            except RuntimeError as error:
+                rows.append({"case": case.name, "protocol": name, "failure": str(error)})
+                continue
             rows.append({"case": case.name, "protocol": name, **row(timing)})
     return rows
 
@@ -193,13 +203,17 @@ def summary(report: dict[str, Any]) -> None:
                 f"half-width {each['half_width_median']:.4f}, at most {each['half_width_max']:.4f}"
             )
     for each in report["protocols"]:
+        if "failure" in each:
+            print(f"{each['case']:18} {each['protocol']:14} {each['failure']}")
+            continue
         print(f"{each['case']:18} {each['protocol']:14} {each['time_us']:9.2f} us  ratio {each['ratio']:.4f}")
     for each in report["flushes"]:
         print(
             "  ".join(f"{key} {value:.2f}" if isinstance(value, float) else str(value) for key, value in each.items())
         )
     for each in report["survival"]:
-        print(f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {each['share']:+.2f}")
+        share = "?" if each["share"] is None else f"{each['share']:+.2f}"
+        print(f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {share}")
     for each in report["genes"]:
         ratios = "  ".join(f"{name} {value:.3f}" for name, value in each["gain"].items())
         print(f"{each['mib']} MiB {each['policy']:48} {ratios}")
@@ -229,15 +243,19 @@ def main() -> None:
     twins = [each for each in cases if each.dims["N"] in TWIN_COLUMNS]
     report: dict[str, Any] = {"device": facts.name, "versions": dict(facts.versions), "pairs": PAIRS}
     report["tempo_mhz"] = [machine.tempo() for _ in range(50)]
-    report["twin"] = timed("twin", lambda: [repeated(bench, "twin", case, repeats, 1.0) for case in twins])
     fewer = max(5, repeats // 5)
-    report["slower"] = timed("slower", lambda: [repeated(bench, "slow", case, fewer, 1 + SLOWER) for case in twins])
-    report["protocols"] = timed("protocols", lambda: protocols(bench, cases, options.quick))
-    report["flushes"] = timed("flushes", lambda: flush_effects(machine, [ROWS * 2 * columns for columns in COLUMNS]))
-    report["survival"] = timed("survival", lambda: survival(machine))
-    report["genes"] = timed("genes", lambda: gene_effects(machine, quick=options.quick))
+    parts: dict[str, Callable[[], Any]] = {
+        "twin": lambda: [repeated(bench, "twin", case, repeats, 1.0) for case in twins],
+        "slower": lambda: [repeated(bench, "slow", case, fewer, 1 + SLOWER) for case in twins],
+        "survival": lambda: survival(machine),
+        "genes": lambda: gene_effects(machine, quick=options.quick),
+        "flushes": lambda: flush_effects(machine, [ROWS * 2 * columns for columns in COLUMNS]),
+        "protocols": lambda: protocols(bench, cases, options.quick),
+    }
+    for name, part in parts.items():
+        report[name] = timed(name, part)
+        options.out.write_text(json.dumps(report, separators=(",", ":")) + "\n")  # nothing is lost by a later part
     bench.session.close()
-    options.out.write_text(json.dumps(report, separators=(",", ":")) + "\n")
     summary(report)
 
 

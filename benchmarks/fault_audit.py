@@ -78,6 +78,9 @@ def _done(connection: sqlite3.Connection, run: str, fresh: int, budget: int, fol
         found.append(f"run {run} is done with {left} open proposals")
     if fresh != budget:
         found.append(f"run {run} is done with {fresh} of {budget} evaluations")
+    right = "SELECT count(*) FROM evaluation WHERE run = ? AND status = 'ok' AND duplicate_of = ''"
+    if not connection.execute(right, (run,)).fetchone()[0]:
+        return found  # every evaluation failed, as without a cache: there is nothing to measure again
     finals = connection.execute("SELECT count(*) FROM evaluation WHERE run = ? AND purpose = 'final'", (run,))
     if not finals.fetchone()[0]:
         found.append(f"run {run} is done without finals")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import multiprocessing
 import os
 import random
@@ -23,12 +24,13 @@ from evo import app, cli
 from evo.app import running
 from evo.app.stand import Stand
 from evo.archive import Archive
+from evo.cli import root as _root  # noqa: F401  # before the fork: what a child then imports is imported once
 from evo.engine.result import Progress, Result
 from evo.engine.simulated import SIMULATED, SimulatedEvaluator
 from evo.fitness.calibration import Calibration
 from evo.records import Candidate, Diagnosis, Proposal, Stage, State, Status, Verdict
 
-HANG_S = {True: 20.0, False: 100.0}
+HANG_S = {True: 25.0, False: 290.0}
 BUSY_S = 0.3  # of simulated lives; real ones wait as long as users do
 
 
@@ -90,7 +92,8 @@ def _tell(action: Callable[..., Result], log: int) -> Callable[..., Result]:
         *rest, observe = arguments
 
         def both(progress: Progress) -> None:
-            os.write(log, f"{progress.run} {progress.evaluated} {progress.duplicates}\n".encode())
+            counts = f"{progress.evaluated} {progress.duplicates} {progress.in_flight}"
+            os.write(log, f"{progress.run} {counts} {os.getpid()}\n".encode())
             observe(progress)
 
         return action(*rest, both)
@@ -120,6 +123,14 @@ def _evo(words: Sequence[str], folder: Path, environment: Mapping[str, str], sim
         if simulated:
             stack.enter_context(simulation())
         cli.main()
+
+
+def warm(folder: Path) -> None:
+    """Imports all that a run needs, so that a forked child starts at once."""
+    with simulation():
+        app.run(app.Settings("rmsnorm", "cpu", "evaluations=3", archive=str(folder / "warm.db")), lambda progress: None)
+    gc.collect()
+    gc.freeze()  # else every child's first collection clears up after this run, and may swallow a Ctrl-C meanwhile
 
 
 class Life:
@@ -160,11 +171,17 @@ class Life:
         """What it wrote to its standard error."""
         return (self.logs / "err").read_text(errors="replace") if (self.logs / "err").exists() else ""
 
+    def busy(self) -> bool:
+        """Whether this very process has said that it evaluates something."""
+        log = self.logs / "announced"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return any(int(words[4]) == self.pid and int(words[3]) > 0 for words in map(str.split, lines))
+
     def announced(self) -> dict[str, int]:
         """By run the largest number of verdicts that this process or an earlier one with the same logs told of."""
         found: dict[str, int] = {}
         if (self.logs / "announced").exists():
             for line in (self.logs / "announced").read_text().splitlines():
-                run, evaluated, duplicates = line.split()
+                run, evaluated, duplicates, _, _ = line.split()
                 found[run] = max(found.get(run, 0), int(evaluated) + int(duplicates))
         return found

@@ -10,7 +10,6 @@ and resumed again and again until it ends. Exit code 1 when anything was violate
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -28,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from fault_audit import audit, newest_run
-from fault_child import BUSY_S, Life, simulation
+from fault_child import BUSY_S, Life, warm
 
-from evo import app
 from evo.archive.connect import BUSY_S as REAL_BUSY_S
 
 CASE = "bf16-32x1024"
@@ -38,7 +36,7 @@ EVALUATIONS = {True: 60, False: 8}  # of a run, simulated or real
 MOMENT_S = {True: 0.35, False: 3.0}  # a fault comes within so many seconds
 RUNS_AN_ARCHIVE = 4
 TMPFS_BYTES = 48 << 20
-LIFE_LIMIT_S = {True: 30.0, False: 120.0}
+LIFE_LIMIT_S = {True: 30.0, False: 300.0}
 AT_EXIT = re.compile(r"interrupted[^\n]*\nException ignored in:.*KeyboardInterrupt: \n", re.DOTALL)  # Python's own
 TRACEBACK = re.compile(r"^Traceback|never awaited|Exception ignored", re.MULTILINE)  # a worker's own is indented
 CLEAN = {0, 1, 130}  # exit codes of a process that was not killed
@@ -111,8 +109,19 @@ class World:
             if newest_run(self.archive)[1] == "done":
                 if code != 0:
                     self.violations.append(f"a run that is done ended with code {code}")
-                return
+                return self._expect_nothing_left()
         self.violations.append(f"the run never ends: {self.life.said()[-800:] if self.life else ''}")
+
+    def _expect_nothing_left(self) -> None:
+        """Processes of killed workers end too: those that have our cache folder in their command or environment."""
+        time.sleep(1.0)
+        for entry in Path("/proc").iterdir():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:  # no process, or just ended
+                continue
+            if str(self.cache).encode() in text:
+                self.violations.append(f"process {entry.name} is left over: {text[:200]!r}")
 
     def close(self) -> None:
         if self.life is not None and self.life.alive():
@@ -145,7 +154,10 @@ def _expect(world: World, code: int | None, message: str) -> str:
 
 def _placed(world: World) -> Life:
     """The process, at a random moment of its life."""
-    life = world.ensure()
+    life, until = world.ensure(), time.monotonic() + 60.0
+    if not world.simulated and world.rng.random() < 0.7:  # else most of them would hit the long calibration
+        while life.alive() and not life.busy() and time.monotonic() < until:
+            time.sleep(0.05)
     time.sleep(world.rng.uniform(0.0, MOMENT_S[world.simulated]) * (1 if world.rng.random() < 0.8 else 3))
     if not life.alive():
         raise Fault
@@ -339,14 +351,6 @@ def campaign(world: World, kinds: dict[str, Callable[[World], str]], count: int,
         "faults": count, "runs": world.runs, "seconds": round(time.monotonic() - began, 1), "kinds": counts,
         "violations": violations,
     }  # fmt: skip
-
-
-def warm(folder: Path) -> None:
-    """Imports all that a run needs, so that a forked child starts at once."""
-    with simulation():
-        app.run(app.Settings("rmsnorm", "cpu", "evaluations=3", archive=str(folder / "warm.db")), lambda progress: None)
-    gc.collect()
-    gc.freeze()  # else every child's first collection clears up after this run, and may swallow a Ctrl-C meanwhile
 
 
 def main() -> None:

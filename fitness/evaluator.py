@@ -41,7 +41,8 @@ SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say
 
 
 class Evaluator:
-    """Evaluates proposals of one operator on one device. `yardsticks` says whom each case is timed against."""
+    """Evaluates proposals of one operator on one device. `yardsticks` says whom each case is timed against, `known`
+    which machine sets (see `evo.genome.machine_set`) were judged before, as whose and how."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Evaluator:
         *,
         run: str = "",
         protocol: str = "",
+        known: Mapping[str, tuple[str, Status]] | None = None,
     ) -> None:
         self.executor = executor
         self.operator = operator
@@ -64,7 +66,7 @@ class Evaluator:
         self.run = run
         self.protocol = protocol  # "": the target's default; the yardsticks were chosen under it
         self._jobs: dict[str, Job] = {}  # by the task that each waits for
-        self._known: dict[str, tuple[str, Status]] = {}  # machine set -> candidate, status
+        self._known = dict(known or {})  # machine set -> candidate, status
         self._ready: list[Verdict] = []
 
     # --- the engine's view

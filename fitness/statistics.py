@@ -13,7 +13,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+
+from evo.student import t_quantile
 
 LEVEL = 0.99
 SHARPEST_AT = 12  # quads; where the sequence is tightest
@@ -88,20 +89,6 @@ def student_half(values: Sequence[float], level: float = LEVEL) -> float:
     return t_quantile((1 + level) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-@lru_cache(maxsize=256)
-def t_quantile(probability: float, freedom: int) -> float:
-    """Of Student's t with whole degrees of freedom, for a probability of at least one half."""
-    if not 0.5 <= probability < 1 or freedom < 1:
-        raise ValueError(f"probability {probability}, {freedom} degrees of freedom")
-    if probability == 0.5:
-        return 0.0
-    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / sqrt(freedom)
-    for _ in range(60):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _t_centre(angle, freedom) < 2 * probability - 1 else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
 def geometric_mean(ratios: Sequence[float]) -> float:
     """Raises `statistics.StatisticsError` when empty or not positive."""
     return statistics.geometric_mean(ratios)
@@ -141,14 +128,3 @@ def _within(sessions: Sequence[Sequence[float]], level: float) -> float:
 def _around(mean: float, half: float) -> Interval:
     low, high = (0.0, math.inf) if math.isinf(half) else (math.exp(mean - half), math.exp(mean + half))
     return Interval(math.exp(mean), low, high)
-
-
-def _t_centre(angle: float, freedom: int) -> float:
-    """P(|t| < sqrt(freedom) tan(angle)): the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for k in range(1 if odd else 0, freedom - 1, 2):
-        total += term
-        term *= cosine * cosine * (k + 1) / (k + 2)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total

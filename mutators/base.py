@@ -26,7 +26,10 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a mutator may look at. `parents` has one at least: the first is to be varied, the others are mates."""
+    """What a mutator may look at. `parents` has one at least: the first is to be varied, the others are mates.
+
+    `kin` are measured candidates of the first parent's own source, which show what its genes do.
+    """
 
     operator: str
     target: str
@@ -34,6 +37,7 @@ class Context:
     facts: DeviceFacts
     known: Callable[[str], bool]  # whether a candidate id was proposed before
     legal: Callable[[Genome, Values], bool]  # whether values fit the device and cover a case
+    kin: tuple[Parent, ...] = ()
 
     def is_new(self, genome: Genome, values: Values) -> bool:
         """Whether this candidate is worth an evaluation: not proposed before, and legal."""

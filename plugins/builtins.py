@@ -39,9 +39,12 @@ def evo_targets(register: Callable[[Target], None]) -> None:
 
 @hookimpl
 def evo_mutators(register: Callable[[Mutator], None]) -> None:
-    """Variation of gene values, drawn by DEAP."""
+    """Variation of gene values, drawn by DEAP; and of what the genes are."""
     from evo.mutators.crossover import TwoPointCrossover, UniformCrossover
+    from evo.mutators.discovery import GeneDiscovery, GeneFreezing
     from evo.mutators.mutation import CreepMutation, UniformMutation
 
     for mutator in (UniformMutation(), CreepMutation(), UniformCrossover(), TwoPointCrossover()):
         register(mutator)
+    register(GeneDiscovery())
+    register(GeneFreezing())

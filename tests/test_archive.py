@@ -20,6 +20,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from evo.archive import Archive, show, top
+from evo.archive.migrations import MIGRATIONS
 from evo.archive.rows import machines
 from evo.archive.tables import Base
 from evo.errors import UnknownNameError, UsageError
@@ -58,8 +59,10 @@ def test_the_tables_are_what_the_migrations_make(tmp_path: Path) -> None:
         affinity = {"VARCHAR": "TEXT", "FLOAT": "REAL"}
         found: dict[str, object] = {}
         for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql NOT NULL"):
+            if kind == "view" or name.startswith("lesson_text"):  # not among the classes: other tests hold them
+                continue
             if kind == "index":
-                found[name] = " ".join(sql.split())
+                found[name] = " ".join(sql.replace('"', "").split())
                 continue
             columns = database.execute(f"PRAGMA table_info({name})").fetchall()
             keys = database.execute(f"PRAGMA foreign_key_list({name})").fetchall()
@@ -73,7 +76,9 @@ def test_the_tables_are_what_the_migrations_make(tmp_path: Path) -> None:
     made, declared = schema(migrated), schema(classes)
     assert set(made) >= {"run", "candidate", "evaluation", "sample", "migration", "evaluation_by_score"}
     assert made == declared
-    assert migrated.execute("SELECT number, name FROM migration").fetchall() == [(1, "foundation")]
+    ran = migrated.execute("SELECT number, name FROM migration").fetchall()
+    assert ran == [(each.number, each.name) for each in MIGRATIONS]
+    assert [number for number, _ in ran] == list(range(1, len(ran) + 1))
     migrated.close()
     engine.dispose()
     classes.close()
@@ -177,7 +182,9 @@ def test_any_evaluation_comes_back_equal_and_in_order(archive: Archive, filed: l
 
 
 def test_nan_comes_back_as_nan_and_samples_as_float32(archive: Archive) -> None:
-    timing = Timing("warm", "numpy", math.nan, 1.0, math.nan, 0.0, math.inf, 0.95, 2, "budget", ((0.1, 3.0),))
+    timing = Timing(
+        "warm", "numpy", math.nan, 1.0, math.nan, 0.0, math.inf, 0.95, 2, "budget", ((0.1, 3.0),), sessions=(1,)
+    )
     case = CaseResult("a", Status.UNSTABLE_TIMING, Deviation(math.inf, 1.0, got=math.nan), timing)
     archive.propose(proposal("a"))
     archive.file(evaluation("a", case, status=Status.UNSTABLE_TIMING), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from evo.errors import ArchiveError
 from evo.ids import digest
 from evo.records import Candidate, Evaluation, Proposal, Purpose, State, Status
 
+NEWEST = migrations.newest()
 RUN = RunRecord("run-1", "rmsnorm", "cpu", "cpu:0", "evo run", 1, "minutes=1", ("a",), "numpy", "e1", 1.0)
 
 
@@ -58,25 +60,65 @@ def test_another_applications_file_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema(path: Path, other: sqlite3.Connection) -> None:
-    other.execute("PRAGMA user_version = 7")
-    with pytest.raises(ArchiveError, match=r"written by a newer evo: schema 7, this one knows 1\n  upgrade evo"):
+    other.execute("PRAGMA user_version = 99")
+    with pytest.raises(
+        ArchiveError, match=rf"written by a newer evo: schema 99, this one knows {NEWEST}\n  upgrade evo"
+    ):
         Archive.open(str(path))
 
 
 def test_an_older_schema_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def add_table(connection: Connection) -> None:
-        connection.exec_driver_sql("CREATE TABLE lesson (id TEXT NOT NULL PRIMARY KEY)")
+        connection.exec_driver_sql("CREATE TABLE later (id TEXT NOT NULL PRIMARY KEY)")
 
-    later = Migration(2, "lessons", add_table)
+    later = Migration(NEWEST + 1, "later", add_table)
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, later))
-    with pytest.raises(ArchiveError, match="older schema 1; this evo reads 2"):
+    with pytest.raises(ArchiveError, match=f"older schema {NEWEST}; this evo reads {NEWEST + 1}"):
         Archive.open(str(path), readonly=True)
     for _ in range(2):  # the second opening finds nothing to do
         with Archive.open(str(path)) as archive, archive.reading() as connection:
             ran = connection.exec_driver_sql("SELECT number, name FROM migration ORDER BY number").all()
-            assert [tuple(row) for row in ran] == [(1, "foundation"), (2, "lessons")]
-            assert connection.exec_driver_sql("SELECT count(*) FROM lesson").scalar_one() == 0
+            assert [tuple(row) for row in ran][-1] == (NEWEST + 1, "later")
+            assert connection.exec_driver_sql("SELECT count(*) FROM later").scalar_one() == 0
             assert archive.run("run-1") == RUN
+
+
+def test_an_archive_of_the_first_schema_keeps_its_rows_and_gets_protocols(tmp_path: Path) -> None:
+    """Built by the first migration alone, as the first release did it."""
+    path = tmp_path / "old.db"
+    old = sqlite3.connect(path)
+    for statement in migrations.statements(resources.files("evo.archive").joinpath("0001_foundation.sql").read_text()):
+        old.execute(statement)
+    old.execute("INSERT INTO migration VALUES (1, 'foundation', 0.0)")
+    old.execute(
+        "INSERT INTO run VALUES ('r', 'op', 'cpu', 'cpu:0', 'c', '1', '', '[]', 'y', 'e', 1.0, 2.0, 'done', '{}')"
+    )
+    old.execute("INSERT INTO source VALUES ('s', x'')")
+    old.execute("INSERT INTO candidate VALUES ('c1', 'op', 'cpu', 'sp', '.cpp', 's', '{}')")
+    for board in ("timed", "untimed"):
+        old.execute(f"INSERT INTO board VALUES ('{board}', 'op', 'cpu', 'e', 'y', 1.0)")
+    old.execute(
+        "INSERT INTO evaluation VALUES ('e1', 'r', 'c1', NULL, 'timed', 1, 'search', 'y', 'cpu:0', 'ok', 2.0, 1, '',"
+        " NULL, '{}', '', 3.0)"
+    )
+    numbers = "'warm', 'numpy', 5.0, 10.0, 2.0, 1.9, 2.1, 0.99, 2, 'fixed', '{}', 1.0, 'block'"
+    old.execute(
+        "INSERT INTO case_result VALUES ('e1', 0, 'timed', 'a', 'ok', 'm', NULL, 1e-3, 1e-3, 0.0, 0, 0.0, 0.0,"
+        f" {numbers})"
+    )
+    old.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    with Archive.open(str(path)) as archive:
+        (row,) = top(archive)
+        (filed,) = archive.evaluations("r")
+        with archive.reading() as connection:
+            found = connection.exec_driver_sql("SELECT id, protocol FROM board ORDER BY id").all()
+    assert (row.protocol, row.ratio) == ("warm", 2.0)
+    assert [tuple(each) for each in found] == [("timed", "warm"), ("untimed", "")]
+    assert filed.cases[0].timing
+    assert filed.cases[0].timing.sessions == ()
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +127,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatc
         connection.exec_driver_sql("CREATE TABLE run (id TEXT)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, Migration(2, "broken", broken)))
+        patch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, Migration(NEWEST + 1, "broken", broken)))
         with pytest.raises(ArchiveError, match="table run already exists"):
             Archive.open(str(path))
     with Archive.open(str(path)) as archive, archive.reading() as connection:
@@ -180,8 +222,8 @@ def test_an_empty_file_is_a_fresh_archive(tmp_path: Path) -> None:
 
 
 def test_other_urls_are_refused_without_showing_passwords() -> None:
-    with pytest.raises(ArchiveError, match=r"postgresql:// URL is not supported(.|\n)*extra `postgres`") as refused:
-        Archive.open("postgresql://me:secret@db/evo")
+    with pytest.raises(ArchiveError, match=r"mysql:// URL is not supported(.|\n)*postgresql://USER@HOST") as refused:
+        Archive.open("mysql://me:secret@db/evo")
     assert "secret" not in str(refused.value)
     for nowhere in ("", "sqlite:///", ":memory:"):
         with pytest.raises(ArchiveError, match="needs a file"):

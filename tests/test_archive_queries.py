@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from archive_records import RUN, add, candidate, evaluation, proposal, timed
 
-from evo.archive import Archive, lineage, show, top
+from evo.archive import Archive, BoardCount, lineage, other_boards, show, top
 from evo.errors import UsageError
 from evo.records import Author, CaseResult, Purpose, Status
 
@@ -83,13 +83,37 @@ def test_other_evaluators_and_yardsticks_never_mix(archive: Archive) -> None:
     add(archive, "new", timed("a", 1.1), run="run-2")
     add(archive, "newer", timed("a", 1.2), run="run-2")
     archive.file(evaluation("old", timed("a", 70.0), yardstick="loop"), None)
-    rows = top(archive)
-    assert [(row.values["LOAD"], row.evaluator) for row in rows[:2]] == [("newer", "e2"), ("new", "e2")]
-    assert sorted((row.ratio, row.yardstick) for row in rows[2:]) == [(50.0, "numpy"), (70.0, "loop")]
+    assert [(row.values["LOAD"], row.evaluator) for row in top(archive)] == [("newer", "e2"), ("new", "e2")]
+    others = [BoardCount("rmsnorm", "cpu", "e1", yardstick, "warm", 1) for yardstick in ("loop", "numpy")]
+    assert sorted(other_boards(archive), key=lambda board: board.yardstick) == others
+    older = top(archive, evaluator="e1")
+    assert sorted((row.ratio, row.yardstick) for row in older) == [(50.0, "numpy"), (70.0, "loop")]
+    assert [board.evaluations for board in other_boards(archive, evaluator="e1")] == [2]
+    assert top(archive, evaluator="e3") == []
     assert len(top(archive, limit=1)) == 1
     assert [elite.score for elite in archive.elites("rmsnorm", "cpu", limit=2)] == pytest.approx([1.2, 1.1])
     (elite,) = archive.elites("rmsnorm", "cpu", "e1")  # one candidate, once, though it has a place on two boards
     assert round(elite.score) in (50, 70)
+
+
+def test_protocols_never_mix(archive: Archive) -> None:
+    add(archive, "warm", timed("a", 9.0))
+    cold = timed("a", 1.1)
+    assert cold.timing
+    add(archive, "cold", dataclasses.replace(cold, timing=dataclasses.replace(cold.timing, protocol="rotation")))
+    add(archive, "warm-too", timed("a", 8.0))
+    rows = [(row.protocol, row.ratio) for row in top(archive)]
+    assert sorted(rows) == [("rotation", 1.1), ("warm", 8.0), ("warm", 9.0)]
+    assert rows.index(("warm", 8.0)) == rows.index(("warm", 9.0)) + 1, "one board after another"
+
+
+def test_a_wrong_verdict_on_another_board_takes_the_place_away(archive: Archive) -> None:
+    """A final that fails has no timing, and finals may know fewer yardsticks than the search."""
+    add(archive, "a", timed("a", 2.0))
+    failed = CaseResult("a", Status.WRONG_RESULT)
+    archive.file(evaluation("a", failed, status=Status.WRONG_RESULT, yardstick="loop", purpose=Purpose.FINAL), None)
+    assert top(archive) == []
+    assert archive.elites("rmsnorm", "cpu") == []
 
 
 def test_elites_hold_the_best_of_every_case(archive: Archive) -> None:

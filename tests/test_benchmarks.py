@@ -15,8 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("archive_top.py", ("--rows", "3000", "--repeats", "2")),
+        ("agents_in_flight.py", ("--agents", "20", "--calls", "60", "--delay", "0.05")),
+        ("archive_million.py", ("--rows", "3000", "--filed", "250", "--lessons", "100", "--repeats", "2")),
+        ("clock_selftest.py", ("--build-only",)),
         ("engine_null.py", ("--candidates", "150")),
+        ("memory_gain.py", ("--repeats", "1", "--evaluations", "12", "--lessons", "50")),
         ("nvrtc_build.py", ("--repeats", "2", str(ROOT / "operators" / "rmsnorm" / "seeds" / "warp.cu"))),
     ],
 )

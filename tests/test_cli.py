@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import evo
-from evo.archive.views import RunRecord
+from evo.archive.views import BoardCount, RunRecord
 from evo.cli.root import app
 from evo.engine.result import Best, CaseSummary, Progress, Result
 from evo.errors import ArchiveError, RunError, UnknownNameError
@@ -109,7 +109,7 @@ def test_run_passes_its_options_on_and_prints_the_table(fake: Fake) -> None:
     assert done.exit_code == 0
     assert fake.calls[0][0] == {
         "operator": "rmsnorm", "target": "cpu", "budget": "evaluations=5", "cases": ("n*", "m8"), "seed": 3,
-        "fresh": True, "archive": "evo.db",
+        "fresh": True, "archive": "evo.db", "holdout": False, "protocol": "",
     }  # fmt: skip
     assert "2.000x  [1.900, 2.100]" in done.stdout
     assert "[3 s] search: 5 evaluated" in done.stderr
@@ -124,7 +124,7 @@ def test_run_has_defaults_and_takes_the_archive_from_the_environment(
     assert evo_run("run", "--operator", "rmsnorm", "--quiet").stderr == ""
     assert fake.calls[0][0] == {
         "operator": "rmsnorm", "target": "auto", "budget": "minutes=1", "cases": (), "seed": None, "fresh": False,
-        "archive": "team.db",
+        "archive": "team.db", "holdout": False, "protocol": "",
     }  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_check_and_bench_pass_file_genes_and_cases_on(fake: Fake) -> None:
     values = {"THREADS": "256", "LOAD": "ld.global.v4.b32"}
     assert fake.calls == [
         (Path("k.cu"), {"target": "sm_90", "genes": values, "cases": ("n*",), "build_only": True}),
-        (Path("k.cu"), {"target": "auto", "genes": values, "cases": ("n*",), "against": "torch"}),
+        (Path("k.cu"), {"target": "auto", "genes": values, "cases": ("n*",), "against": "torch", "protocol": ""}),
     ]
 
 
@@ -214,10 +214,15 @@ def test_lists_of_what_is_installed(fake: Fake) -> None:
 
 def test_archive_questions_are_passed_on(fake: Fake) -> None:
     fake.answer("archive_top", [])
+    fake.answer("archive_others", [BoardCount("rmsnorm", "cpu", "e1", "numpy", "warm", 7)])
     assert evo_run("archive", "top", "-o", "rmsnorm", "--case", "n8", "-n", "3").exit_code == 0
     assert evo_run("archive", "top", "--json").stdout.strip() == "[]"
     assert evo_run("archive", "top", "-n", "0").exit_code == 2
-    assert fake.calls == [("evo.db", "rmsnorm", None, "n8", 3), ("evo.db", None, None, None, 20)]
+    assert fake.calls[::2] == [("evo.db", "rmsnorm", None, "n8", 3, ""), ("evo.db", None, None, None, 20, "")]
+    assert fake.calls[1::2] == [("evo.db", "rmsnorm", None, ""), ("evo.db", None, None, "")]
+    done = evo_run("archive", "top", "--json", "--evaluator", "e2")
+    assert (done.stdout.strip(), "not shown, results of other evaluators: e1 (7)" in done.stderr) == ("[]", True)
+    assert fake.calls[-2:] == [("evo.db", None, None, None, 20, "e2"), ("evo.db", None, None, "e2")]
 
 
 def test_runs_are_listed(fake: Fake) -> None:

@@ -18,6 +18,7 @@ from evo import app, ids
 from evo.app.resumable import resumable
 from evo.archive import Archive, RunRecord
 from evo.errors import ArchiveError, UsageError
+from evo.fitness.cpu import runner
 from evo.fitness.cpu.target import CpuTarget
 from evo.fitness.executor import LocalExecutor
 from evo.fitness.tasks import BuildTask
@@ -145,6 +146,12 @@ def test_a_run_is_done_when_its_winners_are_written_and_not_before(
     assert again.evaluated == 6
     with Archive.open(str(archive)) as store:
         assert store.run(result.run).state == "done"
+
+
+@needs_compiler
+def test_a_runner_whose_parent_died_before_it_began_ends(tmp_path: Path) -> None:
+    arguments = ["0"] * 9 + ["1"]  # descriptors and sizes, and a process that is not its parent
+    assert subprocess.run([runner.binary(), *arguments], timeout=10, check=False).returncode == 65
 
 
 @needs_compiler

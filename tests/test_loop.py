@@ -68,6 +68,15 @@ def test_a_run_spends_its_evaluations_exactly_and_archives_every_one(archive: Ar
     assert seen[-1].best["n256"].ratio == max(e.cases[0].timing.ratio for e in filed if e.cases[0].timing)
 
 
+def test_a_seed_whose_defaults_are_not_legal_breeds_all_the_same(archive: Archive) -> None:
+    """It is nobody's parent in the archive, which does not know it."""
+    odd = genome("odd", 'AAA = [1, 2, 3, 4]\nEEE = ["some", "more"]', '"AAA > 1"')
+    run = search(seed=4, seeds=(genome(), odd))
+    go(run, simulated(), archive, "evaluations=40")
+    species = [archive.candidate(e.candidate).species for e in archive.evaluations(RUN)]
+    assert "odd" in species
+
+
 def test_a_run_ends_when_nothing_new_is_left(archive: Archive) -> None:
     seen = go(search(seeds=(genome("narrow", SMALL),)), simulated(lambda candidate, case: 1.0), archive, "minutes=1")
     assert (seen[-1].evaluated, seen[-1].message) == (6, "every legal candidate was tried")
@@ -270,8 +279,8 @@ class Strict(SimulatedEvaluator):
 
     refused: dict[str, Status]
 
-    async def finals(self, members: Any) -> list[Evaluation]:
-        evaluations = await super().finals(members)
+    async def finals(self, members: Any, enough: Any) -> list[Evaluation]:
+        evaluations = await super().finals(members, enough)
         return [
             replace(e, status=self.refused[e.candidate], cases=()) if e.candidate in self.refused else e
             for e in evaluations

@@ -33,8 +33,9 @@ from evo.records import (
     Values,
 )
 from evo.report import notation
-from evo.report.archive import lineage_tree, shown_report, top_table
+from evo.report.archive import shown_report, top_table
 from evo.report.evaluation import evaluation_report
+from evo.report.lineage import lineage_tree
 from evo.report.live import Lines, Terminal, Watch, progress_line, progress_view, watch
 from evo.report.picture import draw
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow

@@ -17,8 +17,8 @@ from evo.fitness.statistics import (
     mixture_width,
     ratio_interval,
     sessions_interval,
-    t_quantile,
 )
+from evo.student import t_quantile
 
 
 def pairs(rng: random.Random, ratio: float, spread: float, count: int) -> list[tuple[float, float]]:

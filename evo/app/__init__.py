@@ -1,11 +1,40 @@
 """What the command line and other programs call: one function a verb."""
 
-from evo.app.archived import archive_lineage, archive_runs, archive_show, archive_top
+from evo.app.agents import AgentSettings
+from evo.app.answers import desk_for, read_answer, tell_answer
+from evo.app.archived import (
+    archive_diff,
+    archive_failures,
+    archive_lineage,
+    archive_others,
+    archive_query,
+    archive_runs,
+    archive_show,
+    archive_sql,
+    archive_top,
+)
+from evo.app.asked import answer_json, ask_json
+from evo.app.asking import open_desk
+from evo.app.care import archive_backup, archive_check, archive_merge, archive_upgrade, archive_vacuum
+from evo.app.certificate_file import read_certificate, write_certificate
+from evo.app.certify import Order, certify
+from evo.app.control import ban, inject, status, stop
+from evo.app.discovering import discover_genes
+from evo.app.doctor import doctor
+from evo.app.evaluating import evaluate_pending
 from evo.app.listing import list_baselines, list_operators, list_targets
+from evo.app.prompting import prompt
+from evo.app.replay import replay
+from evo.app.replay_run import replay_run
+from evo.app.rulings import asked_for, rule
 from evo.app.running import Settings, resume, run
 from evo.app.single import bench, check
 
 __all__ = [
-    "Settings", "archive_lineage", "archive_runs", "archive_show", "archive_top", "bench", "check", "list_baselines",
-    "list_operators", "list_targets", "resume", "run",
+    "AgentSettings", "Order", "Settings", "answer_json", "archive_backup", "archive_check", "archive_diff",
+    "archive_failures", "archive_lineage", "archive_merge", "archive_others", "archive_query", "archive_runs",
+    "archive_show", "archive_sql", "archive_top", "archive_upgrade", "archive_vacuum", "ask_json", "asked_for", "ban",
+    "bench", "certify", "check", "desk_for", "discover_genes", "doctor", "evaluate_pending", "inject",
+    "list_baselines", "list_operators", "list_targets", "open_desk", "prompt", "read_answer", "read_certificate",
+    "replay", "replay_run", "resume", "rule", "run", "status", "stop", "tell_answer", "write_certificate",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evo.app.stand import choose_target, find_target
+from evo.operator import Operator, Recorded
 from evo.plugins.manager import Plugins
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
 
@@ -41,4 +42,19 @@ def list_baselines(operator: str | None, target: str) -> list[BaselineRow]:
             rows.append(BaselineRow(item.name, baseline.name, not missing, version, missing))
         for name, path in item.genome_baselines(place.name).items():
             rows.append(BaselineRow(item.name, name, True, item.version, f"genome file {path.name}"))
+        rows += _recorded(item, place.name)
+    return rows
+
+
+def _recorded(operator: Operator, target: str) -> list[BaselineRow]:
+    """One row for every opponent of whom there are times measured elsewhere, with those of the tuned cases."""
+    tuned = {case.name for case in operator.cases(target) if case.group == "tune"}
+    by_name: dict[str, list[Recorded]] = {}
+    for entry in operator.recorded(target):
+        by_name.setdefault(entry.opponent, []).append(entry)
+    rows = []
+    for name, times in by_name.items():
+        shown = ", ".join(f"{entry.case} {entry.time_us:g} us" for entry in times if entry.case in tuned)
+        note = f"by {times[0].protocol}: {times[0].provenance}; {shown}"
+        rows.append(BaselineRow(operator.name, name, False, "", note, len(times)))
     return rows

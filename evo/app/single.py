@@ -45,11 +45,13 @@ def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
         return asyncio.run(_judge(evaluator, here, genome, genes))
 
 
-def bench(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], against: str) -> Evaluation:
+def bench(
+    file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], against: str, protocol: str = ""
+) -> Evaluation:
     """Checks a genome file and times it against the best baseline, or against `against`: a baseline or another file."""
     plugins = Plugins.load()
     genome = read_genome(file)
-    with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases) as here:
+    with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases, protocol) as here:
         opponents = None
         if against and Path(against).is_file():
             opponents = {against: read_genome(Path(against))}
@@ -60,7 +62,9 @@ def bench(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
             report = next((r for r in calibration.reports if r.name == against), None)
             why = "; ".join(sorted(set(report.failures.values()))) if report else "it covers none of the cases"
             raise UsageError(f"{against!r} passes none of the cases: {why}")
-        evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, calibration.yardsticks)
+        evaluator = Evaluator(
+            here.executor, here.operator, here.target, here.cases, calibration.yardsticks, protocol=here.protocol
+        )
         return asyncio.run(_judge(evaluator, here, genome, genes))
 
 
@@ -104,7 +108,7 @@ def _build_only(
         tasks = plan_job(job, operator, facts, target.arch)
     except InvalidGenome as error:
         return job.evaluation(Status.INVALID_GENOME, Diagnosis(Stage.PLAN, str(error)), device="", yardsticks={})
-    failed = _build_all(job, tasks, facts)
+    failed = build_all(job, tasks, facts)
     if failed is not None:
         return job.evaluation(failed.status, failed.diagnosis, device="", yardsticks={})
     for case, plan in job.plans.items():
@@ -116,7 +120,7 @@ def _build_only(
     return job.evaluation(bad.status, bad.diagnosis, device="", yardsticks={})
 
 
-def _build_all(job: Job, tasks: Sequence[BuildTask], facts: DeviceFacts) -> Outcome | None:
+def build_all(job: Job, tasks: Sequence[BuildTask], facts: DeviceFacts) -> Outcome | None:
     """Builds in builder processes, with their limits; the first outcome that is not ok ends it."""
     BuildCache()
     executor = LocalExecutor([facts])

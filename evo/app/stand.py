@@ -12,6 +12,7 @@ from evo.errors import TargetError, UnknownNameError, UsageError
 from evo.fitness.cache import BuildCache
 from evo.fitness.calibration import Calibration, calibrate
 from evo.fitness.executor import LocalExecutor
+from evo.fitness.protocols import must_not_repeat, offered
 from evo.genome import Genome
 from evo.operator import Case, Operator
 from evo.plugins.manager import Plugins
@@ -29,6 +30,7 @@ class Stand:
     cases: tuple[Case, ...]  # selected ones and the checks that go with them
     executor: LocalExecutor
     note: str  # how the target was chosen, when it was not named
+    protocol: str = ""  # that everything is timed under; "": the target's default
 
     @property
     def timed(self) -> tuple[str, ...]:
@@ -46,26 +48,30 @@ class Stand:
         names: tuple[str, ...] | None = None,
     ) -> Calibration:
         """Chooses the yardsticks; `opponents` replaces the operator's own genome-file baselines."""
+        if names != ():
+            must_not_repeat(self.protocol or self.target.protocols[0], self.target, self.operator)
         files = self.operator.genome_baselines(self.target.name)
         mine = {name: Genome.read(path) for name, path in files.items()} if opponents is None else opponents
         fallback = {f"seed:{genome.species}": genome for genome in self.seeds()}
         return calibrate(
-            self.executor, self.operator, self.target, self.cases, mine, fallback=fallback, names=names, say=say
-        )
+            self.executor, self.operator, self.target, self.cases, mine, fallback=fallback, names=names,
+            protocol=self.protocol, say=say,
+        )  # fmt: skip
 
 
 @contextmanager
-def stand(plugins: Plugins, operator: str, target: str, patterns: Sequence[str]) -> Iterator[Stand]:
+def stand(plugins: Plugins, operator: str, target: str, patterns: Sequence[str], protocol: str = "") -> Iterator[Stand]:
     """Opens an executor on the target's first device; closed, with all its processes, at the end."""
     item = plugins.operator(operator)
     place, facts, note = choose_target(plugins, target)
+    protocol = offered(protocol, place.protocols, f"target {place.name!r}")
     cases = select_cases(item, place.name, patterns)
     if not item.seeds(place.name):
         raise UsageError(f"operator {operator!r} has no seed for target {place.name!r}", fix="choose another --target")
     BuildCache()  # unusable ones are noticed before anything is started
     executor = LocalExecutor([facts])
     try:
-        yield Stand(item, place, facts, cases, executor, note)
+        yield Stand(item, place, facts, cases, executor, note, protocol)
     finally:
         executor.close()
 

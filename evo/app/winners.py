@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from evo import codec
 from evo.engine.result import Result
 from evo.records import Candidate, Values
 
@@ -25,6 +26,13 @@ def with_defaults(source: str, values: Values) -> str:
     return f"{bare[:at]}[default]\n{lines}\n{bare[at:]}"
 
 
+def write_holdout(folder: Path, result: Result) -> None:
+    """The hold-out rows beside the winners, where there are any; the archive does not have them."""
+    if result.holdout:
+        rows = [codec.plain(row) for row in result.holdout]
+        (folder / "holdout.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
 def write_winners(folder: Path, result: Result, candidates: Mapping[str, Candidate]) -> Path | None:
     """One file a distinct candidate and `portfolio.json`, which maps cases to files; None when nothing was right."""
     held = [case for case in result.cases if case.candidate]
@@ -40,7 +48,7 @@ def write_winners(folder: Path, result: Result, candidates: Mapping[str, Candida
         case.case: {
             "file": files[case.candidate], "values": dict(case.values or {}), "time_us": case.best_us,
             "yardstick_us": case.yardstick_us, "ratio": case.ratio, "low": case.low, "high": case.high,
-            "measured_again": case.final,
+            "measured_again": case.final, "sessions": case.sessions, "search_said": case.searched_ratio,
         }
         for case in held
     }  # fmt: skip

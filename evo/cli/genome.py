@@ -36,13 +36,16 @@ def bench(
     against: Annotated[
         str, typer.Option("--against", metavar="NAME", help="A baseline or a genome file. Default: the yardstick.")
     ] = "",
+    protocol: options.Protocol = "",
     as_json: options.Json = False,
 ) -> None:
     """Check one genome file, then time it in pairs against an opponent."""
     genes = options.genes(gene)
     from evo import app
 
-    evaluation = app.bench(file, target=target, genes=genes, cases=tuple(case or ()), against=against)
+    evaluation = app.bench(
+        file, target=target, genes=genes, cases=tuple(case or ()), against=against, protocol=protocol
+    )
     _show(evaluation, as_json)
 
 

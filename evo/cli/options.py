@@ -8,18 +8,37 @@ from typing import Annotated
 import typer
 
 Archive = Annotated[
-    str, typer.Option("--archive", envvar="EVO_ARCHIVE", metavar="FILE", help="The archive, an SQLite file.")
+    str,
+    typer.Option(
+        "--archive", envvar="EVO_ARCHIVE", metavar="FILE", help="The archive: an SQLite file or a postgresql:// URL."
+    ),
 ]
 Cases = Annotated[
     list[str] | None,
     typer.Option("--case", metavar="PATTERN", help="Only cases whose name matches, as in shells; may be repeated."),
 ]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV on standard output, and nothing else there.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A genome: .cu, .ptx or .cpp with a header.")]
 Genes = Annotated[
     list[str] | None,
     typer.Option("--gene", "-g", metavar="NAME=VALUE", help="A gene's value instead of its default; may be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
+Llm = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--llm",
+        metavar="PROVIDER:MODEL[@URL][*WEIGHT]",
+        help="A language model that proposes structures: openai, openai-responses, anthropic, gemini, openrouter, "
+        "ollama, vllm, llamacpp, command:PROGRAM, or replay:RUN. May be repeated.",
+    ),
+]
+Prompts = Annotated[
+    str, typer.Option("--prompts", metavar="FOLDER", help="Templates that go before evo's own, file by file.")
+]
+Protocol = Annotated[
+    str, typer.Option("--protocol", metavar="NAME", help="How calls are timed; docs/trust.md says which there are.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress.")]
 Target = Annotated[str, typer.Option("--target", "-t", help="A target's name, or auto: the first GPU, else the CPU.")]
 

@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, RenderableType
 
 
@@ -16,6 +18,27 @@ def print_json(data: Any) -> None:
 
     value = [json.loads(dumps(item)) for item in data] if isinstance(data, list | tuple) else json.loads(dumps(data))
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> None:
+    """Records of one kind as CSV with a head; `columns` names those of rows that are no records. What has parts is
+    JSON."""
+    import csv
+
+    from evo.codec import plain
+
+    rows = [plain(record) for record in records]
+    rows = [dict(zip(columns, row, strict=True)) if columns else row for row in rows]
+    names = list(columns) or list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in names])
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 def print_table(*parts: RenderableType) -> None:

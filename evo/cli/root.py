@@ -8,7 +8,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evo.cli import archive, genome, installed, run
+from evo.cli import (
+    agents,
+    archive,
+    asking,
+    control,
+    doctor,
+    genes,
+    genome,
+    installed,
+    lessons,
+    mcp,
+    memory,
+    run,
+    sanitize,
+    trust,
+)
 from evo.errors import EvoError
 
 
@@ -60,9 +75,29 @@ def root(
 
 app.command(rich_help_panel="Evolve")(run.run)
 app.command(rich_help_panel="Evolve")(run.resume)
+app.command(rich_help_panel="Evolve")(control.status)
+app.command(rich_help_panel="Evolve")(control.stop)
+app.command(rich_help_panel="Evolve")(control.inject)
+app.command(rich_help_panel="Evolve")(control.ban)
+app.command(rich_help_panel="Ask and tell")(asking.ask)
+app.command(rich_help_panel="Ask and tell")(asking.tell)
+app.command(rich_help_panel="Ask and tell")(asking.evaluate)
+app.command(rich_help_panel="Ask and tell")(mcp.mcp)
+app.command(rich_help_panel="Agents")(agents.prompt)
+app.command(rich_help_panel="Agents")(agents.approve)
+app.command(rich_help_panel="Agents")(agents.veto)
 app.command(rich_help_panel="One genome file")(genome.check)
 app.command(rich_help_panel="One genome file")(genome.bench)
+app.command(rich_help_panel="One genome file")(genes.genes)
+app.command(rich_help_panel="What is installed")(doctor.doctor)
+app.command(rich_help_panel="Trust")(trust.certify)
+app.command(rich_help_panel="Trust")(trust.replay)
+app.command(rich_help_panel="Trust")(sanitize.sanitize)
 app.command(rich_help_panel="What is installed")(installed.operators)
 app.command(rich_help_panel="What is installed")(installed.targets)
 app.command(rich_help_panel="What is installed")(installed.baselines)
+archive.app.command()(memory.effects)
+archive.app.command()(memory.front)
+archive.app.command()(memory.minimise)
+app.add_typer(lessons.app, name="lessons", rich_help_panel="What was found")
 app.add_typer(archive.app, name="archive", rich_help_panel="What was found")

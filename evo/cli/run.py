@@ -11,6 +11,7 @@ import typer
 from evo.cli import options
 
 if TYPE_CHECKING:
+    from evo.app import Settings
     from evo.engine.result import Progress, Result
 
 Picture = Annotated[
@@ -33,6 +34,16 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the search's own random numbers.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not start from what the archive holds.")] = False,
+    protocol: options.Protocol = "",
+    holdout: Annotated[
+        bool, typer.Option("--holdout", help="Check and time the winners on the operator's hold-out cases too.")
+    ] = False,
+    llm: options.Llm = None,
+    approve: Annotated[
+        str, typer.Option("--approve", metavar="WHAT", help="plan, finalists: wait for a person there; see evo approve.")
+    ] = "",
+    prompts: options.Prompts = "",
+    agents: Annotated[int, typer.Option("--agents", min=1, help="Jobs in flight, of each model.")] = 4,
     archive: options.Archive = "evo.db",
     picture: Picture = None,
     quiet: options.Quiet = False,
@@ -50,8 +61,29 @@ def run(
         seed=seed,
         fresh=fresh,
         archive=archive,
+        protocol=protocol,
+        holdout=holdout,
+        agents=app.AgentSettings(tuple(llm or ()), tuple(filter(None, approve.split(","))), prompts, agents),
     )
+    if settings.agents.replayed:
+        _replay(settings, as_json=as_json)
+        return
     _follow(lambda observe: app.run(settings, observe), quiet=quiet, as_json=as_json, picture=picture)
+
+
+def _replay(settings: Settings, *, as_json: bool) -> None:
+    """Exit 1 when the run takes another way than its record."""
+    from evo import app
+    from evo.cli import output
+    from evo.report.agents import replayed_report
+
+    done = app.replay_run(settings)
+    if as_json:
+        output.print_json(done)
+    else:
+        output.print_table(replayed_report(done))
+    if not done.same:
+        raise typer.Exit(1)
 
 
 def resume(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from evo.records import Candidate, Evaluation, Proposal, Verdict
@@ -31,8 +31,9 @@ class Evaluator(Protocol):
         """Drops everything in flight; no verdict will come for it."""
         ...
 
-    async def finals(self, members: Mapping[str, Candidate]) -> list[Evaluation]:
-        """Measures candidates again, each on the cases that name it, at fixed sample size and with purpose `final`.
+    async def finals(self, members: Mapping[str, Candidate], enough: Callable[[int], bool]) -> list[Evaluation]:
+        """Measures candidates again, each on the cases that name it, with purpose `final`: in several fresh processes,
+        at fixed sample size in each. After each session `enough` is asked, with their number, whether to stop.
 
         One evaluation for each distinct candidate.
         """

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from evo.archive import niches
+from evo.archive.exchanges import keep_turn
 from evo.engine.budget import Meter
 from evo.engine.evaluator import Evaluator
+from evo.engine.niche import niche
+from evo.engine.outside import Outside
 from evo.engine.result import Phase, Progress
 from evo.engine.retries import Retries
 from evo.engine.search import Search
-from evo.records import Proposal, Stage, State, Verdict
+from evo.records import Proposal, Stage, State, Status, Verdict
 
 if TYPE_CHECKING:
     from evo.archive import Archive
@@ -30,9 +34,10 @@ async def evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: 
     at any point goes on from its last turn. Proposals still in flight stay pending when the run was stopped.
     """
     waiting = deque(search.open())  # in flight when the run was killed
-    retries, verdicts = Retries(), list[Verdict]()
+    retries, verdicts, outside = Retries(), list[Verdict](), Outside(archive, search, meter)
     try:
         while True:
+            waiting.extend(outside.heed())
             room = min(evaluator.room(), meter.room(evaluator.in_flight() + len(waiting))) - len(waiting)
             asked = [] if meter.exhausted() else await _ask(search, room)
             _record(archive, search, meter, verdicts, asked)
@@ -40,16 +45,27 @@ async def evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: 
             while waiting and evaluator.room() > 0 and not meter.exhausted():
                 evaluator.start(waiting.popleft(), search.portfolio.rivals())
             observe(progress(search, meter, evaluator.in_flight()))
-            if meter.exhausted() or not (waiting or evaluator.in_flight()):
+            if meter.exhausted() or not (waiting or evaluator.in_flight() or search.busy):
                 break
-            verdicts, again = retries.sort(await evaluator.finished(TURN_S))
+            verdicts, again = retries.sort(await _next(search, evaluator))
             waiting.extend(again)
             for verdict in verdicts:
                 _learn(search, meter, verdict)
     finally:
         evaluator.cancel()
+        if search.swarm:
+            await search.swarm.close()
+            _record(archive, search, meter, [], [])
     if not meter.stopped:
         _close(archive, search)
+
+
+async def _next(search: Search, evaluator: Evaluator) -> list[Verdict]:
+    """Verdicts, or none after a while; where only models are at work, what they answer comes with the next ask."""
+    if search.swarm is None or evaluator.in_flight():
+        return await evaluator.finished(TURN_S)
+    await search.swarm.wait(TURN_S)
+    return []
 
 
 async def _ask(search: Search, room: float) -> list[Proposal]:
@@ -71,13 +87,22 @@ def _learn(search: Search, meter: Meter, verdict: Verdict) -> None:
 def _record(
     archive: Archive, search: Search, meter: Meter, verdicts: Sequence[Verdict], asked: Sequence[Proposal]
 ) -> None:
-    if not verdicts and not asked:
+    exchanges = search.exchanges()
+    if not (verdicts or asked or exchanges):
         return
+    for exchange in exchanges:
+        meter.charge(tokens=exchange.reply.usage.total, usd=exchange.charged_usd)
     with archive.batch():
         for verdict in verdicts:
             archive.file(verdict.evaluation, verdict.proposal.id, verdict.state)
+            if verdict.evaluation.status is Status.OK:
+                name = niche(search.problem.operator, verdict.proposal.candidate, verdict.evaluation.builds)
+                with archive.writing() as connection:
+                    niches.keep(connection, verdict.evaluation.id, name)
         for proposal in asked:
             archive.propose(proposal, State.PENDING)
+        journal, search.journal = search.journal, []
+        keep_turn(archive, search.run, journal, exchanges, search.outcomes())
         archive.save_state(search.run, {"search": search.state(), "meter": meter.state()})
 
 

@@ -81,6 +81,33 @@ class HoldoutRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """What a mutator or a model did in a run with agents. `gain`: of the portfolio, in ln ratio over the cases."""
+
+    arm: str
+    share: float  # of the budget that it should have now
+    jobs: int = 0  # models only, as all that follows
+    proposals: int = 0
+    right: int = 0
+    known: int = 0  # proposed before, or the same machine code
+    gain: float = 0.0
+    calls: int = 0
+    tokens: int = 0
+    usd: float | None = None  # None: the price is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that a person may rule on; `ruling` is "waiting" until then."""
+
+    run: str
+    kind: str  # plan, finalist
+    subject: str  # a direction's name, a candidate's id
+    text: str
+    ruling: Literal["waiting", "approved", "vetoed"]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What a run came to: the portfolio, and where everything lies."""
 
@@ -98,3 +125,4 @@ class Result:
     archive: str  # path or URL
     notes: tuple[str, ...] = ()
     holdout: tuple[HoldoutRow, ...] = ()  # where it was asked for
+    arms: tuple[ArmSummary, ...] = ()  # where there were agents

@@ -8,24 +8,35 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from evo.engine import checkpoint
+from evo.engine.bandit import Bandit, portfolio_gain
 from evo.engine.islands import Islands, island_count
+from evo.engine.pitfalls import Pitfalls
 from evo.engine.population import Member
 from evo.engine.portfolio import Portfolio
 from evo.engine.problem import Problem
 from evo.engine.result import Phase
 from evo.engine.selection import pick_mate, pick_parent
 from evo.errors import GenomeError, UsageError
+from evo.exchange import Exchange, Outcome
 from evo.genome import Genome
 from evo.ids import digest, new_id
+from evo.mutators.agents.jobs import Arrival
+from evo.mutators.agents.swarm import Swarm
 from evo.mutators.base import Context, Draft, Mutator, Parent
 from evo.mutators.variation import scan
-from evo.records import Author, Candidate, Evaluation, Proposal, State, Status, Verdict
+from evo.records import Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values, Verdict
 
-WEIGHTS = {"creep-mutation": 3.0, "uniform-mutation": 2.0, "uniform-crossover": 3.0, "two-point-crossover": 2.0}
+WEIGHTS = {
+    "creep-mutation": 3.0, "uniform-mutation": 2.0, "uniform-crossover": 3.0, "two-point-crossover": 2.0,
+    "gene-discovery": 0.5, "gene-freezing": 0.5,
+}  # fmt: skip
+AGENTS = 1.0  # the weight of all models together, in that of all other mutators together
 TRIES = 16  # parents and mutators that one ask goes through before it gives up
 SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing lasting about a candidate
 GIVEN = frozenset({"seed", "archive"})  # authors of what is there before the search proper
@@ -39,9 +50,11 @@ class Search:
         elites: candidates of earlier runs, asked for after the seeds.
         known: status by id of the candidates of earlier runs; they are not proposed again, save elites and those in
             `SECOND_LOOK`.
-        mutators: picked by `WEIGHTS` by name; 1 for one that is not listed there.
+        mutators: arms of the bandit, at first by `WEIGHTS` by name; 1 for one that is not listed there.
+        swarm: language models, arms too; at first all of them together get as much as `AGENTS` says.
         seed: of the run's random numbers.
         evaluations: the run's budget of them, 0 where unknown; says how many islands there are.
+        pitfalls: what earlier runs failed on, mostly passed over.
 
     Raises `UsageError` without seeds or mutators, and (a `GenomeError`) for a seed that does not fit the operator.
     """
@@ -57,6 +70,8 @@ class Search:
         elites: Iterable[Candidate] = (),
         known: Mapping[str, str] | None = None,
         evaluations: int = 0,
+        pitfalls: Pitfalls | None = None,
+        swarm: Swarm | None = None,
     ) -> None:
         if not seeds or not mutators:
             raise UsageError(
@@ -71,19 +86,26 @@ class Search:
         self.duplicates = 0
         self.rejected: Counter[str] = Counter()
         self.message = ""
-        self._mutators = tuple(mutators)
-        self._weights = [WEIGHTS.get(mutator.name, 1.0) for mutator in mutators]
+        self.pitfalls = pitfalls or Pitfalls()
+        self.swarm = swarm
+        self.journal: list[str] = []  # what happened in which order, for replay; kept where there is a swarm
+        self._mutators = {mutator.name: mutator for mutator in mutators}
+        weights = {name: WEIGHTS.get(name, 1.0) for name in self._mutators}
+        self.bandit = Bandit(weights | (swarm.weights(AGENTS * sum(weights.values())) if swarm else {}))
         self._rng = random.Random(seed)
         self._genome: Callable[[str, str], Genome] = lru_cache(maxsize=256)(self._read)
         self._queue: deque[checkpoint.Queued] = deque()
         self._open: dict[str, tuple[Proposal, int | None]] = {}  # by proposal id, with the island that asked
         self._seen: set[int] = set()
         self._dry: set[str] = set()  # sources of which every legal point was proposed
+        self._banned: set[tuple[str, str]] = set()  # genes with the values that a person will not have
         self._enqueue_given(seeds, elites)
         self._seen.update(_short(name) for name, status in (known or {}).items() if status not in SECOND_LOOK)
 
     async def ask(self) -> Proposal | None:
         """The next proposal; None when nothing new was found (`message` then says so)."""
+        self._collect()
+        self._log("a")
         for _ in range(TRIES):
             if self._queue:
                 break
@@ -99,20 +121,45 @@ class Search:
         island = self.islands.turn()
         population = self.islands.populations[island]
         eligible = [member for member in population.members if not self._is_dry(member.genome)]
-        if not eligible:
+        models = self.swarm.ready() if self.swarm and self.evaluated else []
+        if not eligible and not models:
             return
-        parent = pick_parent(population, eligible, self._rng)
+        arm = self.bandit.choose([*(self._mutators if eligible else ()), *models], self._rng)
+        self.bandit.pick(arm)
+        parent = pick_parent(population, population.members if arm in models else eligible, self._rng)
         mate = pick_mate(population, parent, self._rng)
-        mutator = self._rng.choices(self._mutators, self._weights)[0]
         context = self._context([parent, mate] if mate else [parent])
+        if self.swarm and arm in models:
+            self.swarm.start(arm, context.parents, self._elites(), island, self._rng)
+            return
+        mutator = self._mutators[arm]
         drafts = await mutator.propose(context, self._rng)
         for draft in drafts:
             self._enqueue(draft, Author(mutator.name), island)
-        if not drafts and scan(context, parent.genome, self._rng) is None:  # not just this mutator's lack of ideas
+        if drafts:
+            return
+        left = scan(replace(context, legal=self.problem.legal), parent.genome, self._rng)
+        if left is None:  # not just this mutator's lack of ideas
             self._dry.add(_source_key(parent.genome))
+        elif len(self.pitfalls):  # nothing else is left
+            draft = Draft(
+                parent.genome.canonical, parent.genome.suffix, left, (parent.candidate.id,), "scan of what is left"
+            )
+            self._enqueue(draft, Author(mutator.name), island)
 
     def tell(self, verdict: Verdict) -> bool:
         """Learns from a verdict on one of its own proposals; whether the portfolio improved."""
+        before = self.portfolio.rivals()
+        improved = self._learn(verdict)
+        self._log("t")
+        gain = portfolio_gain(before, self.portfolio.rivals()) if improved else 0.0
+        author, candidate = verdict.proposal.author, verdict.proposal.candidate
+        self.bandit.credit(author.model or author.kind, gain, sum(verdict.evaluation.seconds.values()) or 1.0)
+        if self.swarm:
+            self.swarm.tell(verdict, self._genome(candidate.source, candidate.suffix), gain)
+        return improved
+
+    def _learn(self, verdict: Verdict) -> bool:
         proposal, island = self._open.pop(verdict.proposal.id)
         candidate, evaluation = proposal.candidate, verdict.evaluation
         if verdict.state is State.DUPLICATE:
@@ -127,6 +174,72 @@ class Search:
                 return False  # a failed seed stays: its species may work with other gene values
         self.islands.settle(member, island, self._rng)
         return self.portfolio.offer(member)
+
+    def _collect(self) -> None:
+        """Takes in what models have answered, and what a person has said of their plans."""
+        if self.swarm is None:
+            return
+        for direction, ruling in self.swarm.rulings():
+            self._log(f"v{direction}={ruling}")
+            self.swarm.rule(direction, ruling)
+        for arrival in self.swarm.collect():
+            self._log(f"j{arrival.job.number}")
+            self.bandit.credit(arrival.job.arm, 0.0, self.swarm.cost_s(arrival))
+            if arrival.draft:
+                self._place(self.swarm, arrival, arrival.draft)
+
+    def _place(self, swarm: Swarm, arrival: Arrival, draft: Draft) -> None:
+        candidate = self.problem.candidate(self._genome(draft.source, draft.suffix), draft.values)
+        why = "proposed before" if _short(candidate.id) in self._seen else ""
+        if self._is_banned(candidate.values):
+            why = "it has a gene value that was banned"
+        self._enqueue(draft, Author(arrival.job.kind, arrival.job.arm), arrival.job.island)
+        swarm.place(arrival, candidate, refused=why)
+
+    def _elites(self) -> list[Parent]:
+        """The best member of every species, by the sum of its scores."""
+        best: dict[str, Member] = {}
+        for member in self.islands.everyone():
+            rival = best.get(member.candidate.species)
+            if rival is None or sum(member.scores.values()) > sum(rival.scores.values()):
+                best[member.candidate.species] = member
+        return [_parent(member) for member in best.values()]
+
+    def _log(self, event: str) -> None:
+        if self.swarm:
+            self.journal.append(event)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a model is at work."""
+        return self.swarm is not None and self.swarm.busy
+
+    def exchanges(self) -> list[Exchange]:
+        """Calls of models that ended since the last time; each is given once."""
+        return self.swarm.drain() if self.swarm else []
+
+    def outcomes(self) -> list[Outcome]:
+        """What became of models' jobs since the last time; each is given once."""
+        if self.swarm is None:
+            return []
+        ended, self.swarm.outcomes = self.swarm.outcomes, []
+        return [replace(outcome, run=self.run) for outcome in ended]
+
+    def adopt(self, proposal: Proposal) -> bool:
+        """Takes in a candidate that somebody else proposes, for all islands; False for one that was seen before."""
+        if _short(proposal.candidate.id) in self._seen:
+            return False
+        self._seen.add(_short(proposal.candidate.id))
+        self._open[proposal.id] = (proposal, None)
+        self._log(f"x{proposal.id}")
+        return True
+
+    def ban(self, gene: str, value: str) -> None:
+        """From now on nothing is bred that has this gene value; what was given or measured stays."""
+        self._banned.add((gene, value))
+        self._log(f"b{gene}={quote(value, safe='')}")
+        kept = (e for e in self._queue if e.author.kind in GIVEN or not self._is_banned(e.candidate.values))
+        self._queue = deque(kept)
 
     def open(self) -> list[Proposal]:
         """Proposals that were asked for and have no verdict yet, oldest first."""
@@ -145,6 +258,8 @@ class Search:
             "random": checkpoint.dump_random(self._rng),
             "islands": self.islands.state(),
             "portfolio": self.portfolio.state(),
+            "bandit": self.bandit.state(),
+            "swarm": self.swarm.state() if self.swarm else None,
             "queue": [entry.dump() for entry in self._queue],
             "homes": {name: island for name, (_, island) in self._open.items()},
             "dry": sorted(self._dry),
@@ -172,6 +287,8 @@ class Search:
         measured: dict[str, Evaluation] = {}
         for evaluation in evaluations:
             self._seen.add(_short(evaluation.candidate))
+            if self.swarm and evaluation.purpose is Purpose.SEARCH:
+                self.swarm.knowledge.remember(evaluation)
             if checkpoint.counts(evaluation) and evaluation.candidate in wanted:
                 measured[evaluation.candidate] = evaluation
         members = {member.candidate.id: member for member in self.islands.everyone()}  # seeds, not yet measured
@@ -181,6 +298,10 @@ class Search:
         self.islands.restore(state["islands"], members)
         self.portfolio.restore(state["portfolio"], members)
         checkpoint.load_random(self._rng, state["random"])
+        self.bandit.restore(state.get("bandit") or {})
+        if self.swarm:
+            self.swarm.restore(state.get("swarm") or self.swarm.state())
+            self._log("r")
         self._queue = deque(checkpoint.Queued.load(entry) for entry in state["queue"])
         self._seen.update(_short(entry.candidate.id) for entry in self._queue)
         self._dry = set(state["dry"])
@@ -211,9 +332,11 @@ class Search:
             candidate = self.problem.candidate(self._genome(draft.source, draft.suffix), draft.values)
         except GenomeError:
             return
-        if _short(candidate.id) not in self._seen:
+        if _short(candidate.id) not in self._seen and not self._is_banned(candidate.values):
             self._seen.add(_short(candidate.id))
-            self._queue.append(checkpoint.Queued(candidate, author, island, draft.parents, draft.note))
+            # A seed whose defaults are not legal breeds without having been a candidate itself.
+            parents = tuple(name for name in draft.parents if _short(name) in self._seen)
+            self._queue.append(checkpoint.Queued(candidate, author, island, parents, draft.note))
 
     def _issue(self, entry: checkpoint.Queued) -> Proposal:
         proposal = Proposal(new_id(), self.run, entry.candidate, entry.parents, entry.author, entry.note)
@@ -233,11 +356,24 @@ class Search:
         return Context(
             self.problem.operator.name,
             self.problem.target,
-            tuple(Parent(m.candidate.id, m.genome, m.candidate.values, m.scores) for m in members),
+            tuple(_parent(member) for member in members),
             self.problem.facts,
             lambda candidate: _short(candidate) in self._seen,
-            self.problem.legal,
+            self._worthwhile,
+            tuple(_parent(other) for other in self.islands.everyone() if other.genome is members[0].genome),
         )
+
+    def _worthwhile(self, genome: Genome, values: Values) -> bool:
+        if self._banned and self._is_banned(values):
+            return False
+        return self.problem.legal(genome, values) and not self.pitfalls.avoids(genome, values)
+
+    def _is_banned(self, values: Values) -> bool:
+        return any((name, str(value)) in self._banned for name, value in values.items())
+
+
+def _parent(member: Member) -> Parent:
+    return Parent(member.candidate.id, member.genome, member.candidate.values, member.scores)
 
 
 def _short(candidate: str) -> int:

@@ -70,7 +70,8 @@ class SimulatedEvaluator:
     def cancel(self) -> None:
         self._flight.clear()
 
-    async def finals(self, members: Mapping[str, Candidate]) -> list[Evaluation]:
+    async def finals(self, members: Mapping[str, Candidate], enough: Callable[[int], bool]) -> list[Evaluation]:
+        """A formula has no sessions: it says the same in each."""
         evaluations = []
         for candidate in {candidate.id: candidate for candidate in members.values()}.values():
             cases = [case for case, member in members.items() if member.id == candidate.id]

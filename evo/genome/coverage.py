@@ -26,7 +26,8 @@ def objection(genome: Genome, values: Values, facts: DeviceFacts) -> str:
 
 def uncovered(genome: Genome, operator: Operator, case: Case, values: Values, facts: DeviceFacts) -> str:
     """Why the candidate does not cover the case: a constraint on dimensions, element types, presence or flags
-    that fails, or an optional tensor that it needs and the case lacks; "" when it does.
+    that fails, an optional tensor that it needs and the case lacks, or one that the case has and no kernel takes; ""
+    when it does.
 
     Raises `GenomeError` for an unknown gene or name and for an illegal value.
     """
@@ -42,6 +43,9 @@ def uncovered(genome: Genome, operator: Operator, case: Case, values: Values, fa
         for launch in running:
             if needed := [name for name in _needed(genome, launch) if name in absent]:
                 return f"kernel {launch.kernel} needs the optional tensor {needed[0]!r}"
+    taken = {name for launch in running for name in _tensors(genome, launch)}
+    if ignored := [tensor.name for tensor in operator.tensors if tensor.name in case.present - taken]:
+        return f"no kernel takes the optional tensor {ignored[0]!r}, which the case has"
     return ""
 
 
@@ -64,7 +68,13 @@ def _failure(genome: Genome, term: Term, scope: Scope) -> str:
 
 def _needed(genome: Genome, launch: LaunchSpec) -> list[str]:
     """The tensors that a launch passes without a question mark, directly or as a map."""
-    names = [argument.name for argument in launch.args if argument.term is None and not argument.optional]
+    return _tensors(genome, launch, needed=True)
+
+
+def _tensors(genome: Genome, launch: LaunchSpec, *, needed: bool = False) -> list[str]:
+    """The tensors that a launch passes, directly or as a map; `needed`: without those that may be absent."""
+    given = (argument for argument in launch.args if argument.term is None and not (needed and argument.optional))
+    names = [argument.name for argument in given]
     return [genome.tensor_maps[name].tensor if name in genome.tensor_maps else name for name in names]
 
 

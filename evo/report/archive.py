@@ -1,4 +1,4 @@
-"""What the archive answers: rankings, everything about one thing, and lineages."""
+"""What the archive answers: rankings, and everything about one thing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
-from evo.archive.views import LineageNode, ProposalView, Shown, TopRow
-from evo.records import Candidate, Purpose
+from evo.archive.views import BoardCount, ProposalView, Shown, TopRow
+from evo.errors import GenomeError
+from evo.genome import Genome
+from evo.records import Candidate, Evaluation, Purpose
 from evo.report import notation
 from evo.report.evaluation import evaluation_report
 from evo.report.layout import FLATTERS, speed_up, table, text
@@ -22,17 +23,28 @@ LEXERS = {".cu": "cuda", ".cpp": "cpp"}
 
 
 def top_table(rows: Sequence[TopRow]) -> Group:
-    """One ranking for each operator, target, yardstick and evaluator: ratios compare within these only."""
+    """One ranking for each operator, target, yardstick, evaluator and protocol: ratios compare within these only."""
     if not rows:
         return Group(text("the archive holds no timed candidate that fits"))
     parts: list[RenderableType] = []
-    for (operator, target, yardstick, evaluator), group in groupby(rows, key=_board):
-        title = Text.assemble((f"{operator} on {target}, against {yardstick}", "bold"))
-        title.append(f"   evaluator {notation.short(evaluator)}", "dim")
+    for (operator, target, yardstick, protocol, evaluator), group in groupby(rows, key=_board):
+        title = Text.assemble((f"{operator} on {target}, against {yardstick}, {protocol}", "bold"))
+        title.append(f"   evaluator {evaluator}", "dim")
         parts += ["", title, _ranking(list(group))]
     if any(row.purpose is Purpose.SEARCH for row in rows):
         parts.append(text(FLATTERS, "dim"))
     return Group(*parts[1:])
+
+
+def others_line(others: Sequence[BoardCount]) -> Text:
+    """What the ranking leaves out, with counts, and how to see it; empty when it leaves nothing out."""
+    counts: dict[str, int] = {}
+    for board in others:
+        counts[board.evaluator] = counts.get(board.evaluator, 0) + board.evaluations
+    if not counts:
+        return text("")
+    listed = ", ".join(f"{evaluator} ({count})" for evaluator, count in counts.items())
+    return text(f"not shown, results of other evaluators: {listed}; see them with --evaluator HASH", "dim")
 
 
 def shown_report(shown: Shown) -> Group:
@@ -41,12 +53,14 @@ def shown_report(shown: Shown) -> Group:
     if shown.run is not None:
         parts += [run_record(shown.run), Text.assemble("evaluations: ", notation.counts(shown.statuses))]
     if shown.candidate is not None:
-        parts.append(_candidate(shown.candidate))
+        parts += [_candidate(shown.candidate), *launch_lines(shown.candidate)]
     if shown.proposals:
         parts += ["", _proposals(shown.proposals)]
-    for evaluation in shown.evaluations:
+    for evaluation in shown.evaluations:  # the newest, or the only one, in full
         parts += ["", text(f"evaluation {evaluation.id} ({evaluation.purpose})", "bold")]
-        parts.append(evaluation_report(evaluation, archived=True))
+        parts.append(evaluation_report(evaluation, archived=evaluation is not shown.evaluations[-1]))
+    if len(shown.evaluations) > 1:
+        parts += ["", text(f"cost: {_cost(shown.evaluations)} over {len(shown.evaluations)} evaluations")]
     if shown.top:
         parts += ["", top_table(shown.top)]
     if shown.candidate is not None:
@@ -54,27 +68,8 @@ def shown_report(shown: Shown) -> Group:
     return Group(*parts)
 
 
-def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
-    """The candidate with its parents below it; an ancestor that is reached twice is unfolded once."""
-    known = {node.candidate: node for node in nodes}
-    root = min(nodes, key=lambda node: node.depth)
-    tree = Tree(_ancestor(root), guide_style="dim")
-    unfolded = {root.candidate}
-    todo = [(tree, root)]
-    while todo:
-        branch, node = todo.pop()
-        for parent in node.parents:
-            if parent in unfolded or parent not in known:
-                why = "see above" if parent in unfolded else "not followed"
-                branch.add(text(f"{notation.short(parent)}  ({why})", "dim"))
-                continue
-            unfolded.add(parent)
-            todo.append((branch.add(_ancestor(known[parent])), known[parent]))
-    return tree
-
-
-def _board(row: TopRow) -> tuple[str, str, str, str]:
-    return row.operator, row.target, row.yardstick, row.evaluator
+def _board(row: TopRow) -> tuple[str, str, str, str, str]:
+    return row.operator, row.target, row.yardstick, row.protocol, row.evaluator
 
 
 def _ranking(rows: Sequence[TopRow]) -> Table:
@@ -104,6 +99,33 @@ def _candidate(candidate: Candidate) -> Text:
     )
 
 
+def launch_lines(candidate: Candidate) -> list[Text]:
+    """The launch plan as the genome's header has it: every number still an expression of the case."""
+    try:
+        genome = Genome.parse(candidate.source, candidate.suffix)
+    except GenomeError as error:  # written by another version of evo
+        return [text(f"the launch plan cannot be read: {error.what}", "dim")]
+    lines = []
+    for launch in genome.launches:
+        terms = {"grid": launch.grid, "block": launch.block, "cluster": launch.cluster, "shared": (launch.shared,)}
+        terms |= {"when": (launch.when,) if launch.when else (), "repeat": (launch.repeat,) if launch.repeat else ()}
+        written = {name: ", ".join(term.expression.text for term in each) for name, each in terms.items()}
+        shown = "  ".join(
+            f"{name} {value}" for name, value in written.items() if value not in ("", "0", "1", "1, 1, 1")
+        )
+        lines.append(Text.assemble("launch ", (launch.kernel, "bold"), f"  {shown}"))
+    return lines
+
+
+def _cost(evaluations: Sequence[Evaluation]) -> str:
+    """Seconds of all evaluations, by stage."""
+    spent: dict[str, float] = {}
+    for evaluation in evaluations:
+        for stage, seconds in evaluation.seconds.items():
+            spent[stage] = spent.get(stage, 0.0) + seconds
+    return ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in spent.items()) or "not known"
+
+
 def _proposals(views: Sequence[ProposalView]) -> Table:
     result = table("proposal", "run", "state", "author", "note", fold=["author", "note"])
     for view in views:
@@ -124,12 +146,3 @@ def _source(candidate: Candidate) -> RenderableType:
     if lexer is None:
         return text(candidate.source)
     return Syntax(candidate.source, lexer, background_color="default", word_wrap=True)
-
-
-def _ancestor(node: LineageNode) -> Text:
-    line = Text.assemble((notation.short(node.candidate), "bold"), f"  {node.species}  ")
-    if node.score is not None:
-        line.append(notation.ratio(node.score))
-    else:
-        line.append(str(node.status) or "not evaluated", "red" if node.status else "dim")
-    return line.append(f"  by {' '.join(part for part in (node.author.kind, node.author.model) if part)}", "dim")

@@ -47,6 +47,12 @@ def opcode_lines(builds: Iterable[Build]) -> list[Text]:
     return listing(("kernel", "code", "most frequent opcodes"), rows) if rows else []
 
 
+def flag_lines(builds: Iterable[Build]) -> list[Text]:
+    """What a person should know of each kernel's machine code, a line each; empty where there is nothing."""
+    rows = dict.fromkeys((kernel.name, flag) for _, kernel in _distinct(builds) for flag in kernel.flags)
+    return listing(("kernel", "flagged"), list(rows)) if rows else []
+
+
 def _facts(kernels: Iterable[Kernel]) -> list[str]:
     known = list(kernels)
     return [name for name, fact in FACTS.items() if any(fact(kernel) not in NOTHING for kernel in known)]

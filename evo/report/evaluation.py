@@ -12,7 +12,7 @@ from rich.text import Text
 
 from evo.records import CaseResult, Evaluation, Status, Timing
 from evo.report import notation
-from evo.report.builds import has_facts, kernel_table, opcode_lines
+from evo.report.builds import flag_lines, has_facts, kernel_table, opcode_lines
 from evo.report.diagnosis import diagnosis_report, uncovered_report
 from evo.report.layout import speed_up, table, text, unbroken
 
@@ -61,7 +61,9 @@ def _built(evaluation: Evaluation, archived: bool) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if has_facts(builds) or (builds and not archived and not opcodes):
         parts += ["", kernel_table(builds)]
-    return [*parts, "", *opcodes] if opcodes else parts
+    parts += ["", *opcodes] if opcodes else []
+    flags = flag_lines(builds)
+    return [*parts, "", *flags] if flags else parts
 
 
 def _checks(cases: Sequence[CaseResult], *, built_only: bool) -> Table:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from evo.records import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +33,19 @@ class BaselineRow:
     name: str
     installed: bool
     version: str
-    note: str  # what to install
+    note: str  # what to install; of a recorded one, where its times are from
+    recorded: int = 0  # cases with a time that was measured elsewhere; such rows are no opponents of a run
+
+
+@dataclass(frozen=True, slots=True)
+class GeneRow:
+    """One place of a source that can vary. `choices` build and give other machine code than the first, which is the
+    present one; `refused` do not build, with the reason; `idle` build but change nothing. `gene` is "" where no choice
+    makes a difference."""
+
+    gene: str
+    kind: str
+    line: int
+    choices: tuple[Value, ...]
+    refused: Mapping[str, str]
+    idle: tuple[Value, ...]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from evo.engine.result import Result
 from evo.report import notation
+from evo.report.agents import arms_table
 from evo.report.layout import FLATTERS, LIGHT, command_line, speed_up, table, text, unbroken
 
 DEFAULT_ARCHIVE = "evo.db"
@@ -26,8 +27,13 @@ def summary(result: Result) -> Group:
         parts.append(text(FLATTERS, "dim"))
     if any(case.light_share for case in result.cases):
         parts.append(text(LIGHT, "dim"))
+    parts += _searched(result)
     if ranks:
         parts += ["", _winners(result, ranks)]
+    if result.holdout:
+        parts += ["", text("hold-out cases, which the search never saw", "bold"), _holdout(result, ranks)]
+    if result.arms:
+        parts += ["", text("who proposed, and how the budget is shared now", "bold"), arms_table(result.arms)]
     spent = f"{result.evaluated} evaluated, {result.duplicates} duplicates, in {notation.duration(result.seconds)}"
     parts += ["", text(spent), Text.assemble("rejected: ", notation.counts(result.rejected))]
     parts += [Text.assemble(("note: ", "yellow"), note) for note in result.notes]
@@ -65,6 +71,29 @@ def _cases(result: Result, ranks: dict[str, str]) -> Table:
 def _total(result: Result) -> Text:
     covered = [case.ratio for case in result.cases if case.candidate]
     return text(f"{notation.spread(covered)}   over {len(covered)} of {len(result.cases)} cases", "bold")
+
+
+def _searched(result: Result) -> list[RenderableType]:
+    """What the search had said of the same candidates, where the final number is another."""
+    said = [
+        f"{case.case} {notation.ratio(case.searched_ratio)}"
+        for case in result.cases
+        if case.final and case.searched_ratio and notation.ratio(case.searched_ratio) != notation.ratio(case.ratio)
+    ]
+    return [text(f"search said: {', '.join(said)}", "dim")] if said else []
+
+
+def _holdout(result: Result, ranks: dict[str, str]) -> Table:
+    columns = ("case", "yardstick", "time", "speed-up", "by")
+    rows = table(*columns, numbers=columns[1:4], fold=["case"])
+    for row in result.holdout:
+        timed = row.time_us > 0
+        outcome = speed_up(row.ratio, row.low, row.high) if timed else text(row.status, "dim")
+        if not timed and row.status not in ("ok", "uncovered"):
+            outcome = text(row.status, "red")
+        by = ranks.get(row.candidate, notation.short(row.candidate))
+        rows.add_row(text(row.case), notation.time(row.yardstick_us), notation.time(row.time_us), outcome, by)
+    return rows
 
 
 def _winners(result: Result, ranks: dict[str, str]) -> Table:

@@ -31,7 +31,8 @@ def baseline_table(rows: Sequence[BaselineRow]) -> RenderableType:
         return text("no baseline is registered: the plain seed is the yardstick")
     result = table("operator", "baseline", "installed", "version", "note", fold=["note"])
     for row in rows:
-        result.add_row(row.operator, row.name, _yes(row.installed), text(row.version), text(row.note))
+        installed = f"[dim]recorded, {row.recorded} cases[/dim]" if row.recorded else _yes(row.installed)
+        result.add_row(row.operator, text(row.name), installed, text(row.version), text(row.note))
     return result
 
 

@@ -265,10 +265,11 @@ static void* serve(void* which) {
 }
 
 int main(int count, char** text) {
-    long n[10] = {};
-    for (int i = 1; i < count && i < 10; ++i) n[i] = atol(text[i]);
-    if (count != 10) return 64;
+    long n[11] = {};
+    for (int i = 1; i < count && i < 11; ++i) n[i] = atol(text[i]);
+    if (count != 11) return 64;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != n[10]) return 65;  // the parent died before it could be said
     orders = (const Orders*)map("orders", (int)n[1], 0, sizeof(Orders), PROT_READ);
     report = (Report*)map("report", (int)n[2], 0, 4096, PROT_READ | PROT_WRITE);
     map("inputs", (int)n[3], EVO_INPUTS_BASE, n[8], PROT_READ);

@@ -261,7 +261,7 @@ class Runner:
         if not os.access(self._binary, os.X_OK):  # someone emptied the cache folder
             self._binary = binary()
         self._process = subprocess.Popen(
-            [self._binary, *map(str, (*numbers, *sizes))], env={}, pass_fds=[arena.fd for arena in shared],
+            [self._binary, *map(str, (*numbers, *sizes, os.getpid()))], env={}, pass_fds=[arena.fd for arena in shared],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         limit = time.monotonic() + _START_LIMIT_S

@@ -15,7 +15,7 @@ from evo.fitness.cuda.launch import DeviceCall, Prepared
 from evo.fitness.cuda.trusted import THREADS, Kernels, Trusted, compile_kernels, derive
 from evo.records import DeviceFacts
 
-GATE_US = 60.0  # longer than the host takes to queue three graphs
+GATE_US = 150.0  # longer than the host takes to queue three graphs, if nobody takes its core away
 TEMPO_NS = 40_000  # a tick of at most 1 us is found to about 20 ns at both ends: 0.1 %
 READ_FLUSH = 3  # times the L2
 WRITE_FLUSH_BYTES = 256 << 20  # as `triton.testing.do_bench` clears

@@ -264,6 +264,14 @@ EVO_DEVICE void evo_bulk_load(unsigned shared, const void* global, int bytes, un
 // Makes this thread's shared-memory accesses happen before later ones of the copy engine.
 EVO_DEVICE void evo_copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// A whole warp has read a part of shared memory and gives it back to the thread that fills it by bulk copies; counts as
+// one arrival. Without the fence the next copy was seen to land before the last one had been read.
+EVO_DEVICE void evo_release(unsigned barrier) {
+    evo_copy_fence();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) evo_barrier_arrive(barrier);
+}
+
 // Shared to global, `bytes` and both addresses multiples of 16; a thread waits for the bulk stores that it committed.
 EVO_DEVICE void evo_bulk_store(void* global, unsigned shared, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)

@@ -59,11 +59,6 @@ def test_an_uninitialised_read(tool: str, tmp_path: Path) -> None:
     assert "ninitialized" in kinds(run(tmp_path, text, "initcheck"))
 
 
-def test_a_divergent_barrier(tool: str, tmp_path: Path) -> None:
-    body = "if (threadIdx.x < 100) __syncthreads();"
-    assert "arrier" in kinds(run(tmp_path, GOOD.replace(END, body), "synccheck"))
-
-
 def test_a_seed_is_clean(tool: str) -> None:
     report = sanitize(str(RmsNorm().seeds("sm_90")[0]), tools=("memcheck", "initcheck", "synccheck"), limit_s=120.0)
     assert report.clean, report

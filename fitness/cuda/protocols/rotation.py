@@ -8,12 +8,13 @@ between events. What must be queued is queued before it starts, behind a short t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from evo.fitness.cuda.adopt import AdoptedCall
-from evo.fitness.cuda.clockwork import Clockwork
+from evo.fitness.cuda.clockwork import GATE_US, Clockwork
 from evo.fitness.cuda.driver import Timer
 from evo.fitness.cuda.launch import DeviceCall
 from evo.fitness.cuda.protocols.graphs import Graph
@@ -23,6 +24,7 @@ from evo.target import Rejected
 Method = Literal["graph", "events", "stream"]
 
 _STARTS = 8  # slots that a sample may start at; each needs its own graphs
+_ATTEMPTS = 8  # at a sample that the host queues in time, while builders want its core too
 _SLOWER = 4.0  # a call so much slower than its estimate is timed as what it is
 
 
@@ -119,6 +121,24 @@ class Rotation:
         return "graph"
 
     def _slope(self) -> float:
+        """A sample that was all queued before it started; one that waited for the host says nothing."""
+        for _ in range(_ATTEMPTS):
+            elapsed, queued_us = self._once()
+            if queued_us < GATE_US:
+                break
+        else:
+            raise Rejected(
+                Status.UNSTABLE_TIMING, f"the host took {queued_us:.0f} us to queue what must be there in {GATE_US:.0f}"
+            )
+        if elapsed <= 0:
+            long, short = self._lengths.long, self._lengths.short
+            raise Rejected(
+                Status.UNSTABLE_TIMING, f"{long} calls took no longer than {short}; is something else using the device?"
+            )
+        return elapsed
+
+    def _once(self) -> tuple[float, float]:
+        """Microseconds a call, and how long the host took to queue them."""
         long, short = self._lengths.long, self._lengths.short
         start = self._start
         lead, first, second = (
@@ -127,6 +147,7 @@ class Rotation:
         total = 2 * short + long
         for slot in range(total, len(self._calls)):  # more slots than the graphs reach
             self._call(start + slot).enqueue()
+        began = time.perf_counter()
         self._clockwork.gate()
         lead.launch()
         self._timer.mark(0)
@@ -136,14 +157,10 @@ class Rotation:
         self._disturb()
         second.launch()
         self._timer.mark(2)
+        queued_us = 1e6 * (time.perf_counter() - began)
         self._stream.wait(self._limit_s)
         self._advance(total)
-        elapsed = (self._timer.between(0, 1) - self._timer.between(1, 2)) / (long - short)
-        if elapsed <= 0:
-            raise Rejected(
-                Status.UNSTABLE_TIMING, f"{long} calls took no longer than {short}; is something else using the device?"
-            )
-        return elapsed
+        return (self._timer.between(0, 1) - self._timer.between(1, 2)) / (long - short), queued_us
 
     def _row(self) -> float:
         """A lead-in, then calls in a row between two events."""

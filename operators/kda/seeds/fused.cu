@@ -6,7 +6,7 @@ arch     = ["sm_90a"]
 static   = ["K", "V"]
 
 [genes]
-SEGMENT = [64, 16, 24, 32, 48, 96, 128, 192, 256, 512, 4096]  # chunks of a time segment
+SEGMENT = [93, 16, 24, 32, 47, 64, 128, 192, 256, 512, 4096]  # chunks of a time segment
 FORGET  = [32, 24, 40, 48]       # binary orders that a start from zero must be below what it left out
 STAGES  = [2, 3]                 # chunks of raw rows in flight
 RESIDENT = [2, 1]                # CTAs that share an SM, as the registers are divided
@@ -19,7 +19,7 @@ all = ["K == 128", "V == 128"]
 [let]
 SEGMENTS = "B * T // (16 * SEGMENT) + N"
 RAW      = "3 * 4096 + 4352"
-FACTORS  = "4 * 4352 + 544 + 1024 + 768 + 4352 + 512 + 1024 + 192 + 64"
+FACTORS  = "5 * 4352 + 544 + 1024 + 768 + 512 + 8192 + 192"
 
 [[launch]]
 kernel = "kda_fused"
@@ -42,8 +42,8 @@ constexpr int FACTOR = 16 * GROUP;  // a [16, 128] operand of wgmma
 constexpr int RAW = 3 * 4096 + FACTOR;
 constexpr int Q_RAW = 0, K_RAW = 4096, G_RAW = 8192, V_RAW = 12288;  // v's rows are GROUP bytes apart
 constexpr int KD = STAGES * RAW, QD = KD + FACTOR, KI = QD + FACTOR, KR = KI + FACTOR, OUT = KR + FACTOR;
-constexpr int M_AT = OUT + FACTOR, L_AT = M_AT + 544, W_AT = L_AT + 1024, DECAY = W_AT + 768, HALVES = DECAY + 512;
-constexpr int Q_NORM = HALVES + 1024, K_NORM = Q_NORM + 64, WEIGHT = K_NORM + 64;
+constexpr int M_AT = OUT + FACTOR, L_AT = M_AT + 544, W_AT = L_AT + 1024, DECAY = W_AT + 768, SUMS = DECAY + 512;
+constexpr int Q_NORM = SUMS + 8192, K_NORM = Q_NORM + 64, WEIGHT = K_NORM + 64;
 constexpr int W_ROW = 48;  // bytes, so that a warp's reads of W meet no bank twice
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -266,65 +266,77 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     const unsigned a_rows = (lane >> 4 & 1) * GROUP + (lane >> 3 & 1) * 128 + (lane & 7) * 16;
     const unsigned v_rows = ((lane & 7) + 8 * (lane >> 4 & 1)) * GROUP + 2 * (16 * warp + 8 * (lane >> 3 & 1));
 
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i) fetch(start + i);
-#pragma unroll 1
-    for (int chunk = start; chunk < end; ++chunk) {
+    // beta of the next chunk waits in a register of the first 16 threads
+    const auto fetch_beta = [&](int chunk) {
+        const int token = chunk * 16 + thread;
+        return thread < 16 && chunk < end && token < mine.tokens ? beta[(mine.first + token) * heads + head] : evo_bf16{};
+    };
+    evo_bf16 logit = fetch_beta(start);
+
+    // --- what can be made of a chunk's raw rows while the state's products are in flight: weights, norms, gates
+    const auto begin_chunk = [&](int chunk) {
         const unsigned raw = base + (chunk - start) % STAGES * RAW;
         const int valid = mine.tokens - chunk * 16;  // tokens of this chunk, if below 16
-        fetch(chunk + STAGES - 1);
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
         if (thread < 16) {
-            const long long at = (mine.first + chunk * 16 + thread) * heads + head;
-            const float logit = thread < valid ? evo_float(beta[at]) : 0.0f;
-            evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? reciprocal(1.0f + exp2_fast(-LOG2E * logit)) : 0.0f);
+            const float weight = reciprocal(1.0f + exp2_fast(-LOG2E * evo_float(logit)));
+            evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? weight : 0.0f);
         }
+        logit = fetch_beta(chunk + 1);
         __syncthreads();
-
-        // --- norms: eight lanes a token
-        {
-            float queries = 0.0f, keys = 0.0f;
+        float queries = 0.0f, keys = 0.0f;  // eight lanes a token
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                unsigned a[4], b[4];
-                load_words(a, raw + Q_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
-                load_words(b, raw + K_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
+        for (int i = 0; i < 2; ++i) {
+            unsigned a[4], b[4];
+            load_words(a, raw + Q_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
+            load_words(b, raw + K_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    queries = fmaf(low(a[j]), low(a[j]), fmaf(high(a[j]), high(a[j]), queries));
-                    keys = fmaf(low(b[j]), low(b[j]), fmaf(high(b[j]), high(b[j]), keys));
-                }
-            }
-            queries = evo_sum<8>(queries);
-            keys = evo_sum<8>(keys);
-            if (thread % 8 == 0) {
-                evo_shared_store(base + Q_NORM + thread / 2, scale * root_inverse(queries + 1e-6f));
-                evo_shared_store(base + K_NORM + thread / 2, root_inverse(keys + 1e-6f));
+            for (int j = 0; j < 4; ++j) {
+                queries = fmaf(low(a[j]), low(a[j]), fmaf(high(a[j]), high(a[j]), queries));
+                keys = fmaf(low(b[j]), low(b[j]), fmaf(high(b[j]), high(b[j]), keys));
             }
         }
-        // --- gates and their running sums, eight tokens a thread
-        float2 sum[8], total = {0.0f, 0.0f};
-#pragma unroll
+        queries = evo_sum<8>(queries);
+        keys = evo_sum<8>(keys);
+        if (thread % 8 == 0) {
+            evo_shared_store(base + Q_NORM + thread / 2, scale * root_inverse(queries + 1e-6f));
+            evo_shared_store(base + K_NORM + thread / 2, root_inverse(keys + 1e-6f));
+        }
+        float2 total = {0.0f, 0.0f};
+#pragma unroll 4
         for (int i = 0; i < 8; ++i) {
             const unsigned word = load_word(raw + G_RAW + (half * 8 + i) * 256 + pair * 4);
             const bool there = half * 8 + i < valid;
             total.x += there ? gate_log2(fmaf(low(word), rate, bias.x), bound_log2) : 0.0f;
             total.y += there ? gate_log2(fmaf(high(word), rate, bias.y), bound_log2) : 0.0f;
-            sum[i] = total;
+            store_pair(base + SUMS + (half * 8 + i) * 512 + pair * 8, total.x, total.y);
         }
-        store_pair(base + HALVES + half * 512 + pair * 8, total.x, total.y);
-        __syncthreads();
+    };
+
+#pragma unroll
+    for (int i = 0; i < STAGES; ++i) fetch(start + i);
+    if (start < end) begin_chunk(start);
+    __syncthreads();
+#pragma unroll 1
+    for (int chunk = start; chunk < end; ++chunk) {
+        const unsigned raw = base + (chunk - start) % STAGES * RAW;
+        const int valid = mine.tokens - chunk * 16;
         // --- factors
         {
-            const float2 before = load_pair(base + HALVES + pair * 8), after = load_pair(base + HALVES + 512 + pair * 8);
+            const float2 before = load_pair(base + SUMS + 7 * 512 + pair * 8), after = load_pair(base + SUMS + 15 * 512 + pair * 8);
             const float2 fade = {exp2_fast(before.x + after.x), exp2_fast(before.y + after.y)};
             if (half == 0) store_pair(base + DECAY + pair * 8, fade.x, fade.y);
+            unsigned norms[2][8];  // of the eight tokens' queries and keys
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                load_words(*(unsigned(*)[4])(norms[i / 2] + i % 2 * 4), base + (i / 2 ? K_NORM : Q_NORM) + 32 * half + i % 2 * 16);
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const int token = half * 8 + i;
-                const float x = sum[i].x + (half ? before.x : 0.0f), y = sum[i].y + (half ? before.y : 0.0f);
+                const float2 sum = load_pair(base + SUMS + token * 512 + pair * 8);
+                const float x = sum.x + (half ? before.x : 0.0f), y = sum.y + (half ? before.y : 0.0f);
                 const float2 grown = {exp2_fast(-x), exp2_fast(-y)}, faded = {exp2_fast(x), exp2_fast(y)};
-                const float query = evo_shared_load(base + Q_NORM + 4 * token), key = evo_shared_load(base + K_NORM + 4 * token);
+                const float query = __uint_as_float(norms[0][i]), key = __uint_as_float(norms[1][i]);
                 const unsigned a = load_word(raw + Q_RAW + token * 256 + pair * 4);
                 const unsigned b = load_word(raw + K_RAW + token * 256 + pair * 4);
                 const float2 qh = {low(a) * query, high(a) * query}, kh = {low(b) * key, high(b) * key};
@@ -426,6 +438,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
         }
         proxy_fence();
         __syncthreads();
+        fetch(chunk + STAGES);  // nobody reads this chunk's raw rows any more
 
         // --- the chain
         unsigned a[2][8][4];
@@ -480,6 +493,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
         product128<1>(state[0], u[0], operand(base + KR, 128, GROUP), 1);
         product128<1>(state[1], u[1], operand(base + KR, 128, GROUP), 1);
         products_commit();
+        if (chunk + 1 < end) begin_chunk(chunk + 1);
         products_wait<0>();
         touch(state[0]);
         touch(state[1]);

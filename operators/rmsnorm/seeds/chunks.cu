@@ -227,8 +227,7 @@ EVO_DEVICE void write(Cursor& cursor, float root, const Affine& affine, DTYPE_y*
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d)
             if (inside(chunk, d)) pieces[d].read(cursor.at(), d);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) evo_barrier_arrive(cursor.empty());
+        evo_release(cursor.empty());
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) {
             if (!inside(chunk, d)) continue;

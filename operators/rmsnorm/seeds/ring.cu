@@ -154,8 +154,7 @@ EVO_DEVICE void release(const Ring& ring, bool first, DTYPE_y* y, int count) {
         evo_bulk_wait<1>();  // the tile before has left its stage
         if (!first) evo_barrier_arrive(ring.empty(ring.stage == 0 ? STAGES - 1 : ring.stage - 1));
     } else {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) evo_barrier_arrive(ring.empty(ring.stage));
+        evo_release(ring.empty(ring.stage));
     }
 }
 

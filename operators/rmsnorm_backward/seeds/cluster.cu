@@ -316,8 +316,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + (OWN_WARP ? 32 : 0), CT
             finish(xs, dys, factors, more, root, mean, dw[a], db[a], dx + start + offset(a),
                    dresidual + start + offset(a), true);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) evo_barrier_arrive(finishing.empty());
+        evo_release(finishing.empty());
         finishing.next();
         if (!OWN_WARP && threadIdx.x == 0) producer.next();  // waits for the slowest warp of this row
         __syncwarp();

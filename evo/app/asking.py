@@ -1,0 +1,342 @@
+"""Ask and tell from outside: a coding agent or an engineer is the mutation operator, the device may be elsewhere.
+
+`open_desk` opens a desk on an archive. What is told waits there as a pending proposal: for the run it was told to, or
+for `evo evaluate --pending` on a machine that has the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from evo import ids
+from evo.app.ask_choice import Choice, Stock, choose, improving
+from evo.app.ask_prompt import LESSONS_TOKENS, prompt
+from evo.app.asked import BLAMELESS, SCHEMA, Answer, Ask, ParentView, Told, case_views
+from evo.app.single import gene_values
+from evo.app.stand import choose_target, find_target, select_cases
+from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
+from evo.archive.evaluations import load_evaluations
+from evo.archive.messages import heard, say
+from evo.archive.proposals import insert_candidate, load_proposals
+from evo.errors import UnknownNameError, UsageError
+from evo.genome import Genome, make_candidate
+from evo.mutators.agents.edits import Edit, EditError, apply_edits, proposed_source
+from evo.operator import Operator
+from evo.plugins.manager import Plugins
+from evo.records import Author, Candidate, Evaluation, Proposal, State, Status, Value, Values
+from evo.target import Target
+
+ASKING = "evo ask"  # how the command of a run begins that holds what was told without one
+LEASE_S = 1800.0
+ELITES = 24
+LOOK_BACK = 50  # told candidates among which failed ones are looked for
+AGENT = Author("agent")
+OPEN = (State.PENDING, State.BUILDING, State.EVALUATING)
+Edits = str | Sequence[Mapping[str, str]]
+
+
+class Desk:
+    """One operator and target of one archive. Use as a context manager; one thread at a time.
+
+    `run` is where what is told will wait, `cases` names those that count.
+    """
+
+    def __init__(self, archive: Archive, operator: Operator, target: Target, run: RunRecord) -> None:
+        self.archive = archive
+        self.operator = operator
+        self.target = target
+        self.run = run
+        tuned = {case.name for case in operator.cases(target.name) if case.group == "tune"}
+        self.cases = [name for name in run.cases if name in tuned]  # hold-out cases are not for authors
+
+    def __enter__(self) -> Desk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.archive.close()
+
+    def ask(self, *, lease_s: float = LEASE_S, parent: str = "") -> Ask:
+        """The next question. `parent` names a candidate (any unique prefix) instead of evo's own choice."""
+        with self.archive.batch(), self.archive.writing() as connection:
+            said = heard(connection, self.run.id, ("ask", "tell"))
+            choice = self._about(parent) if parent else choose(self._stock(), self._failed(), said)
+            names = [one.candidate.id for one in choice.parents]
+            until = time.time() + lease_s
+            for one in choice.parents:  # an answer will name them; a seed may be new here
+                insert_candidate(connection, one.candidate)
+            data = {"kind": choice.kind, "parents": names, "direction": choice.direction, "lease_until": until}
+            ask = say(connection, self.run.id, "ask", data=data).id
+        parents = tuple(
+            ParentView(p.candidate.id, p.candidate.source, p.candidate.values, p.cases) for p in choice.parents
+        )
+        words = prompt(self.operator, self.target.name, choice, self._lessons(choice))
+        return Ask(
+            SCHEMA, ask, self.run.id, self.operator.name, self.target.name, choice.kind, parents, choice.direction,
+            words, until,
+        )  # fmt: skip
+
+    def tell(
+        self,
+        *,
+        source: str = "",
+        edits: Edits = (),
+        values: Values | None = None,
+        parents: Sequence[str] = (),
+        note: str = "",
+        author: Author = AGENT,
+        ask: str = "",
+        suffix: str = "",
+    ) -> Told:
+        """Takes a candidate in: a whole `source`, `edits` of the first parent, or only other gene `values` for it.
+
+        `edits` is text with SEARCH/REPLACE blocks, or a list of {"search", "replace"}. `ask` names the question; its
+        parents are taken where none are given. Telling the same again changes nothing and says the same candidate.
+
+        Raises `UsageError` for an answer that does not fit its parent, and (a `GenomeError`) for a source that is no
+        genome of this operator.
+        """
+        with self.archive.batch(), self.archive.writing() as connection:
+            said = heard(connection, self.run.id, ("ask", "tell"))
+            question = next((message for message in said if message.id == ask), None)
+            named = [self.archive.candidate(name) for name in parents]
+            if not named and question is not None:
+                named = [self.archive.candidate(name) for name in question.data["parents"]]
+            candidate = self._candidate(source, edits, values, named, suffix)
+            lineage = tuple(parent.id for parent in named if parent.id != candidate.id)
+            views = self._views(candidate.id)
+            told = _known(views, Proposal("", self.run.id, candidate, lineage, author, note), self._evaluations(views))
+            if told is None:
+                proposal = Proposal(ids.new_id(), self.run.id, candidate, lineage, author, note)
+                self.archive.propose(proposal)
+                told = Told(candidate.id, State.PENDING)
+                say(connection, self.run.id, "tell", subject=proposal.id, data={"ask": ask})
+            elif ask:
+                say(connection, self.run.id, "tell", data={"ask": ask})
+            return told
+
+    def answer(self, candidate: str) -> Answer:
+        """What a candidate (any unique prefix) came to so far."""
+        shown = queries.show(self.archive, self.archive.candidate(candidate).id)
+        newest = max(shown.proposals, key=lambda view: (view.state in OPEN, view.proposal.id), default=None)
+        state = newest.state if newest else State.DONE
+        of = newest.duplicate_of if newest else ""
+        if not shown.evaluations:
+            return Answer(SCHEMA, shown.id, state, of=of)
+        last = _last_word(shown.evaluations)
+        cases = case_views(shown.evaluations, self.cases)
+        return Answer(SCHEMA, shown.id, state, last.status, last.diagnosis, cases, of)
+
+    def wait(
+        self, candidate: str, *, timeout_s: float = 600.0, pause_s: float = 0.5,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Answer:  # fmt: skip
+        """The answer once somebody has evaluated the candidate, or as it stands after the time-out."""
+        until = time.monotonic() + timeout_s
+        while not (answer := self.answer(candidate)).settled and time.monotonic() < until:
+            sleep(min(pause_s, max(0.0, until - time.monotonic())))
+        return answer
+
+    def elites(self, limit: int = ELITES) -> list[ParentView]:
+        """The best candidates of all runs with what is known of them, best first."""
+        stock = self._elites(limit)
+        return [ParentView(s.candidate.id, s.candidate.source, s.candidate.values, s.cases) for s in stock]
+
+    def _lessons(self, choice: Choice) -> str:
+        about = f"{choice.parents[0].candidate.species} {choice.direction}"
+        with self.archive.reading() as connection:
+            found = lessons.relevant(
+                connection, self.operator.name, self.target.name, about, budget_tokens=LESSONS_TOKENS
+            )
+        return "\n".join(lessons.line(lesson) for lesson in found)
+
+    # --- what there is to ask about
+
+    def _stock(self) -> list[Stock]:
+        """Elites, then the seeds of species that have none."""
+        elites = self._elites(ELITES)
+        species = {one.candidate.species for one in elites}
+        seeds = [self._look(candidate) for candidate in seed_candidates(self.operator, self.target)]
+        wrong = {str(status) for status in Status} - {"ok", "uncovered", *map(str, BLAMELESS)}
+        known = self.archive.known(self.operator.name, self.target.name)
+        fresh = [s for s in seeds if s.candidate.species not in species and known.get(s.candidate.id) not in wrong]
+        if not (elites or fresh):
+            raise UsageError(
+                f"nothing to ask about: no right candidate and no seed of {self.operator.name} for {self.target.name}",
+                fix="run `evo archive failures` to see why, or name a candidate with --parent",
+            )
+        return [*elites, *fresh]
+
+    def _elites(self, limit: int) -> list[Stock]:
+        found = self.archive.elites(self.operator.name, self.target.name, limit=limit)
+        return [self._look(elite.candidate) for elite in found]
+
+    def _failed(self) -> list[Stock]:
+        """Told candidates of this run that were found wanting, newest first."""
+        with self.archive.reading() as connection:
+            subjects = [message.subject for message in heard(connection, self.run.id, ("tell",)) if message.subject]
+        failed = []
+        for proposal in reversed(subjects[-LOOK_BACK:]):
+            shown = queries.show(self.archive, proposal)
+            last = _last_word(shown.evaluations) if shown.evaluations else None
+            if shown.candidate and last and last.diagnosis and last.status not in {Status.OK, *BLAMELESS}:
+                cases = case_views(shown.evaluations, self.cases)
+                failed.append(Stock(shown.candidate, cases, last.diagnosis))
+        return failed
+
+    def _look(self, candidate: Candidate) -> Stock:
+        views = self._views(candidate.id)
+        return Stock(candidate, case_views(self._evaluations(views), self.cases))
+
+    def _about(self, prefix: str) -> Choice:
+        candidate = self.archive.candidate(prefix)
+        if candidate.operator != self.operator.name:
+            raise UsageError(
+                f"candidate {candidate.id[:12]} is of {candidate.operator}", fix="name one of this operator"
+            )
+        failed = [one for one in self._failed() if one.candidate.id == candidate.id]
+        stock = failed[0] if failed else self._look(candidate)
+        if failed:
+            return choose([stock], failed, ())
+        return Choice("mutation", (stock,), improving(stock))
+
+    def _views(self, candidate: str) -> Sequence[ProposalView]:
+        with self.archive.reading() as connection:
+            return load_proposals(connection, "candidate", candidate)
+
+    def _evaluations(self, views: Sequence[ProposalView]) -> Sequence[Evaluation]:
+        if not views:
+            return []
+        with self.archive.reading() as connection:
+            return load_evaluations(connection, "candidate", views[0].proposal.candidate.id)
+
+    def _candidate(
+        self, source: str, edits: Edits, values: Values | None, parents: Sequence[Candidate], suffix: str
+    ) -> Candidate:
+        if source and edits:
+            raise UsageError("both a source and edits were told", fix="give one of the two")
+        if not (source or parents):
+            raise UsageError("an answer without a source needs a parent", fix="name it: --parent ID, or the ask")
+        first = parents[0] if parents else None
+        text, inherited = source, dict[str, Value]()
+        if not text and first is not None:
+            text = edited(first.source, edits)
+        ending = suffix or (first.suffix if first else (".cpp" if self.target.name == "cpu" else ".cu"))
+        genome = Genome.parse(text, ending)
+        genome.contract(self.operator)
+        if first is not None and not source:
+            inherited = {n: v for n, v in first.values.items() if n in genome.genes and v in genome.genes[n].choices}
+        given = gene_values(genome, {name: str(value) for name, value in (values or {}).items()})
+        return make_candidate(self.operator.name, self.target.name, genome, inherited | given)
+
+
+def edited(source: str, edits: Edits) -> str:
+    """`source` with the edits applied. Raises `UsageError` with what does not fit."""
+    if not edits:
+        return source
+    try:
+        if isinstance(edits, str):
+            return proposed_source(edits, source)
+        pairs = [Edit(tuple(e["search"].split("\n")), tuple(e["replace"].split("\n"))) for e in edits]
+        return apply_edits(pairs, source)
+    except KeyError as error:
+        raise UsageError(f"an edit has no {error}", fix='write {"search": "...", "replace": "..."}') from None
+    except EditError as error:
+        raise UsageError(f"the edits do not fit: {error}", fix="quote the parent's lines exactly") from None
+
+
+def seed_candidates(operator: Operator, target: Target) -> list[Candidate]:
+    """The operator's seeds for this target with their default genes."""
+    genomes = [Genome.read(path) for path in operator.seeds(target.name)]
+    fitting = [genome for genome in genomes if not genome.arch or target.arch in genome.arch]
+    return [make_candidate(operator.name, target.name, genome, {}) for genome in fitting]
+
+
+def _last_word(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """The newest that says something about the candidate, else the newest."""
+    telling = [evaluation for evaluation in evaluations if evaluation.status not in BLAMELESS]
+    return (telling or list(evaluations))[-1]
+
+
+def _known(views: Sequence[ProposalView], told: Proposal, evaluations: Sequence[Evaluation]) -> Told | None:
+    """What to say of a candidate that is there already; None when it should be proposed (again)."""
+    name = told.candidate.id
+    for view in views:
+        if view.state not in (State.CANCELLED, State.QUARANTINED):
+            same = view.proposal.run == told.run and view.proposal.author == told.author
+            if same and view.proposal.parents == told.parents and view.proposal.note == told.note:
+                return Told(name, view.state, view.duplicate_of)  # the same answer, told again
+    waiting = any(view.state in OPEN for view in views)
+    judged = any(evaluation.status not in BLAMELESS for evaluation in evaluations)
+    return Told(name, State.DUPLICATE, name) if waiting or judged else None
+
+
+def open_desk(
+    archive: str, *, run: str = "", operator: str = "", target: str = "auto", cases: Sequence[str] = ()
+) -> Desk:
+    """Opens a desk on an archive, which is made where there is none.
+
+    Args:
+        run: a run's id or unique prefix: what is told waits for it. Else `operator` says what for, and a run that only
+            holds what is told is taken up or made.
+        target: "auto": that of the operator's newest run here, else this machine's.
+        cases: patterns, as for `evo run --cases`; for a new run only.
+
+    Raises `UsageError` and `ArchiveError`.
+    """
+    if bool(run) == bool(operator):
+        raise UsageError("a desk needs a run or an operator, not both", fix='evo.open("evo.db", operator="rmsnorm")')
+    plugins = Plugins.load()
+    item = plugins.operator(operator) if operator else None
+    store = Archive.open(archive, create=not run)
+    try:
+        if item is None:
+            record = store.run(run)
+            return Desk(store, plugins.operator(record.operator), plugins.target(record.target), record)
+        place = _target(plugins, store, item.name, target)
+        if not item.seeds(place.name):
+            raise UsageError(f"operator {item.name!r} has no seed for target {place.name!r}", fix="name another target")
+        return Desk(store, item, place, _holding_run(store, item, place, cases))
+    except BaseException:
+        store.close()
+        raise
+
+
+def _target(plugins: Plugins, store: Archive, operator: str, name: str) -> Target:
+    """A target needs no device here: only a name."""
+    if name != "auto":
+        return find_target(plugins, name)
+    known = next((record.target for record in store.runs(200) if record.operator == operator), "")
+    return plugins.target(known) if known else choose_target(plugins, name)[0]
+
+
+def _holding_run(store: Archive, operator: Operator, target: Target, patterns: Sequence[str]) -> RunRecord:
+    """The run that holds what is told for this operator and target; made, with the seeds in it, where there is none."""
+    cases = tuple(case.name for case in select_cases(operator, target.name, patterns) if case.group == "tune")
+    if not cases:
+        raise UnknownNameError("tuned case", " ".join(patterns), [c.name for c in operator.cases(target.name)])
+    for record in store.runs(1000):
+        ours = record.command.startswith(ASKING) and record.state == "running"
+        if ours and (record.operator, record.target) == (operator.name, target.name):
+            if not patterns or record.cases == cases:
+                return record
+    record = RunRecord(
+        id=ids.new_id(), operator=operator.name, target=target.name, device="", seed=0, budget="", cases=cases,
+        command=f"{ASKING} --operator {operator.name} --target {target.name}", yardstick="", evaluator="",
+        started_s=time.time(),
+    )  # fmt: skip
+    known = store.known(operator.name, target.name)
+    with store.batch(), store.writing() as connection:
+        store.start_run(record)
+        for candidate in seed_candidates(operator, target):
+            if candidate.id not in known:
+                proposal = Proposal(ids.new_id(), record.id, candidate)
+                store.propose(proposal)
+                say(connection, record.id, "tell", subject=proposal.id)
+    return record

@@ -1,0 +1,63 @@
+"""`evo status`, `inject`, `ban`, `stop`: speak to a run that goes on in another process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evo.cli import options
+
+Run = Annotated[str, typer.Option("--run", metavar="RUN", help="By default the one that is going on.")]
+
+
+def status(
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="By default the one that goes on, or the newest.")] = "",
+    archive: options.Archive = "evo.db",
+    as_json: options.Json = False,
+) -> None:
+    """How a run stands: what it has spent, found and rejected, and what waits."""
+    from evo import app
+    from evo.cli import output
+
+    standing = app.status(archive, run)
+    if as_json:
+        output.print_json(standing)
+    else:
+        from evo.report.standing import standing_report
+
+        output.print_table(standing_report(standing))
+
+
+def inject(
+    file: options.File,
+    run: Run = "",
+    gene: options.Genes = None,
+    note: Annotated[str, typer.Option("--note", help="What it is and why it should be good.")] = "",
+    archive: options.Archive = "evo.db",
+) -> None:
+    """Hand a genome file to a run that is going on; it is evaluated next."""
+    genes = options.genes(gene)
+    from evo import app
+
+    told = app.inject(archive, file, run=run, genes=genes, note=note)
+    typer.echo(f"{told.state}: candidate {told.candidate}" + (f", equals {told.of}" if told.of else ""))
+
+
+def ban(
+    gene: Annotated[str, typer.Argument(metavar="GENE=VALUE", help="A gene and the value that it shall not have.")],
+    run: Run = "",
+    archive: options.Archive = "evo.db",
+) -> None:
+    """Have a run propose nothing more with a gene value. What was measured stays."""
+    ((name, value),) = options.genes([gene]).items()
+    from evo import app
+
+    typer.echo(f"run {app.ban(archive, name, value, run=run)} will not propose {name}={value} any more")
+
+
+def stop(run: Run = "", archive: options.Archive = "evo.db") -> None:
+    """End a run that is going on, with its table; `evo resume` goes on with it."""
+    from evo import app
+
+    typer.echo(f"run {app.stop(archive, run=run)} was asked to stop")

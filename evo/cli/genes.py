@@ -1,0 +1,36 @@
+"""`evo genes FILE`: what can vary in a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evo.cli import options
+
+
+def genes(
+    file: options.File,
+    target: options.Target = "auto",
+    case: options.Cases = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the genome with its new genes there.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find what can vary in a genome's source, and prove it by building every choice. Needs no device."""
+    if out is not None and not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+    from evo import app
+    from evo.cli import output
+
+    found = app.discover_genes(file, target=target, cases=tuple(case or ()))
+    if out is not None:
+        out.write_text(found.source)
+    if as_json:
+        output.print_json(found)
+    else:
+        from evo.report.genes import genes_table
+
+        output.print_table(genes_table(found.rows, found.case))

@@ -1,0 +1,25 @@
+"""`evo mcp`: an MCP server for coding agents."""
+
+from __future__ import annotations
+
+from evo.cli import options
+from evo.cli.asking import Cases, Operator, Run
+
+
+def mcp(
+    operator: Operator = "",
+    target: options.Target = "auto",
+    run: Run = "",
+    cases: Cases = None,
+    archive: options.Archive = "evo.db",
+) -> None:
+    """Serve ask and tell to a coding agent over MCP, on standard input and output."""
+    from evo.errors import UsageError
+
+    try:
+        from evo.mcp_server import make_server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "mcp":
+            raise
+        raise UsageError("the MCP server is not installed", fix="pip install 'evo-kernels[mcp]'") from None
+    make_server(archive, run=run, operator=operator, target=target, cases=tuple(cases or ())).run()

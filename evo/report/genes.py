@@ -1,0 +1,23 @@
+"""The table of `evo genes`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group
+
+from evo.report.layout import table, text
+from evo.report.rows import GeneRow
+
+
+def genes_table(rows: Sequence[GeneRow], case: str) -> Group:
+    """Every place with the choices that change the code, and how many others do not build or change nothing."""
+    columns = ("line", "gene", "kind", "choices", "do not build", "change nothing")
+    result = table(*columns, numbers=("line", "do not build", "change nothing"), fold=("choices",))
+    for row in rows:
+        result.add_row(
+            str(row.line), text(row.gene or "-"), text(row.kind), text(", ".join(map(str, row.choices))),
+            str(len(row.refused) or ""), str(len(row.idle) or ""),
+        )  # fmt: skip
+    lifted = sum(len(row.choices) > 1 for row in rows)
+    return Group(text(f"{lifted} of {len(rows)} places make a difference, built for case {case}"), "", result)

@@ -1,0 +1,44 @@
+"""A lineage as a tree: the line of first parents runs down, the others hang below the step that they had a part in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from rich.tree import Tree
+
+from evo.archive.views import LineageNode
+from evo.report import notation
+from evo.report.layout import text
+
+
+def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
+    """Every ancestor with what its step changed and gained; one that is reached twice is unfolded once."""
+    known = {node.candidate: node for node in nodes}
+    root = min(nodes, key=lambda node: node.depth)
+    tree = Tree(_ancestor(root), guide_style="dim")
+    unfolded = {root.candidate}
+    todo = [(tree, tree, root)]
+    while todo:
+        own, line, node = todo.pop()
+        for position, parent in enumerate(node.parents):
+            branch = own if position else line
+            if parent in unfolded or parent not in known:
+                why = "see above" if parent in unfolded else "not followed"
+                branch.add(text(f"{notation.short(parent)}  ({why})", "dim"))
+                continue
+            unfolded.add(parent)
+            todo.append((branch.add(_ancestor(known[parent])), branch, known[parent]))
+    return tree
+
+
+def _ancestor(node: LineageNode) -> Text:
+    line = Text.assemble((notation.short(node.candidate), "bold"), f"  {node.species}  ")
+    if node.score is not None:
+        line.append(notation.ratio(node.score))
+    else:
+        line.append(str(node.status) or "not evaluated", "red" if node.status else "dim")
+    if node.gain is not None:
+        line.append(f"  step {node.gain - 1:+.1%}")
+    line.append(f"  by {' '.join(part for part in (node.author.kind, node.author.model) if part) or 'nobody'}", "dim")
+    return line.append(f"  {', '.join(node.changes)}" if node.changes else "")
