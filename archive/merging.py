@@ -29,7 +29,8 @@ from evo.errors import UsageError
 
 _BLOCK = 1000  # rows read and written at a time
 _IDS = 500  # bound parameters in one statement
-_BY_HAND = {"migration", "run", "run_state", "turn", "board", "proposal", "evaluation", "lesson", "lesson_evidence"}
+_BY_HAND = set("migration run run_state turn agent_job board proposal evaluation lesson lesson_evidence".split())
+_JOURNAL = (t.RUN_STATE, t.TURN, t.AGENT_JOB)  # numbered within a run, so they go together
 _OPEN = ("pending", "building", "evaluating")
 _JUDGE = text(
     "UPDATE proposal SET state = :state, lease_until_s = NULL, duplicate_of = :duplicate_of"
@@ -143,12 +144,12 @@ def _runs(into: Connection, source: Connection) -> int:
                 into.execute(t.insert_new(t.RUN), row)
             elif theirs.get(row["id"], 0.0) > ours.get(row["id"], 0.0):
                 into.execute(t.RUN.update().where(t.RUN.c.id == row["id"]).values(row))
-                for table in (t.RUN_STATE, t.TURN):
+                for table in _JOURNAL:
                     into.execute(table.delete().where(table.c.run == row["id"]))
                 advanced += 1
             else:
                 ahead.add(row["id"])
-    for table in (t.RUN_STATE, t.TURN):
+    for table in _JOURNAL:
         for rows in _blocks(source, table):
             if taken := [row for row in rows if row["run"] not in ahead]:
                 into.execute(t.insert_new(table), taken)

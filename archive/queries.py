@@ -14,7 +14,7 @@ from evo.archive.ranking import Board, Place, boards, case_names, newest, ok_cas
 from evo.archive.rows import real
 from evo.archive.store import Archive
 from evo.archive.tables import CANDIDATE
-from evo.archive.views import BoardCount, Shown, TopRow
+from evo.archive.views import BoardCount, PromptUse, Shown, TopRow
 from evo.errors import UnknownNameError
 from evo.records import Purpose
 
@@ -24,6 +24,12 @@ _STATUSES = text("SELECT status, count(*) FROM evaluation WHERE run = :run GROUP
 _RUN_PLACES = text(
     "SELECT id, candidate, run, purpose, score, covered, filed_s FROM evaluation"
     " WHERE run = :run AND board = :board AND score IS NOT NULL ORDER BY score DESC LIMIT :limit"
+)
+
+
+_PROMPTS = text(
+    "SELECT x.id, x.run, x.job, x.step, x.role, x.model, x.prompt, x.tokens_in, x.tokens_out, x.usd FROM agent_job a"
+    " JOIN exchange x ON x.run = a.run AND x.job = a.job WHERE a.candidate = :candidate ORDER BY x.run, x.job, x.step"
 )
 
 
@@ -93,6 +99,7 @@ def _show_one(connection: Connection, match: Match) -> Shown:
         candidate=proposals.load_candidates(connection, [candidate])[candidate],
         proposals=tuple(proposed),
         evaluations=tuple(filed),
+        prompts=tuple(PromptUse(*row) for row in connection.execute(_PROMPTS, {"candidate": candidate})),
     )
 
 

@@ -93,6 +93,22 @@ class ProposalView:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptUse:
+    """A call of a language model in the job that a candidate came of. `prompt` is the request's digest."""
+
+    exchange: str
+    run: str
+    job: int
+    step: int
+    role: str
+    model: str
+    prompt: str
+    tokens_in: int
+    tokens_out: int
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """All about one thing. `kind` says what `id` is.
 
@@ -108,6 +124,7 @@ class Shown:
     run: RunRecord | None = None
     statuses: Mapping[str, int] = field(default_factory=dict)
     top: tuple[TopRow, ...] = ()
+    prompts: tuple[PromptUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,14 @@ def newest_run(archive: Path) -> tuple[str, str]:
     return (str(row[0]), str(row[1])) if row else ("", "")
 
 
+def run_count(archive: Path) -> int:
+    connection = sqlite3.connect(f"file:{archive}?mode=rw", uri=True, timeout=30.0)
+    try:
+        return int(connection.execute("SELECT count(*) FROM run").fetchone()[0])
+    finally:
+        connection.close()
+
+
 def audit(
     archive: Path, before: Mapping[str, str], announced: Mapping[str, int], budget: int
 ) -> tuple[list[str], dict[str, str]]:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fault_audit import audit, newest_run
+from fault_audit import audit, newest_run, run_count
 from fault_child import BUSY_S, Life, warm
 
 from evo.archive.connect import BUSY_S as REAL_BUSY_S
@@ -37,7 +37,7 @@ MOMENT_S = {True: 0.35, False: 3.0}  # a fault comes within so many seconds
 RUNS_AN_ARCHIVE = 4
 TMPFS_BYTES = 48 << 20
 LIFE_LIMIT_S = {True: 30.0, False: 300.0}
-AT_EXIT = re.compile(r"interrupted[^\n]*\nException ignored in:.*KeyboardInterrupt: \n", re.DOTALL)  # Python's own
+AT_EXIT = re.compile(r"^interrupted.*\Z", re.DOTALL | re.MULTILINE)  # what Python says of a second Ctrl-C after it
 TRACEBACK = re.compile(r"^Traceback|never awaited|Exception ignored", re.MULTILINE)  # a worker's own is indented
 CLEAN = {0, 1, 130}  # exit codes of a process that was not killed
 
@@ -69,7 +69,7 @@ class World:
         if self.life is not None and self.life.alive():
             return self.life
         run, state = newest_run(self.archive)
-        if state == "done" and self.runs % RUNS_AN_ARCHIVE == 0:
+        if state == "done" and run_count(self.archive) >= RUNS_AN_ARCHIVE:  # more would use all candidates up
             for file in self.disk.glob("evo*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
             run, self._rows = "", {}

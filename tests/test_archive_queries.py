@@ -11,7 +11,10 @@ import pytest
 from archive_records import RUN, add, candidate, evaluation, proposal, timed
 
 from evo.archive import Archive, BoardCount, lineage, other_boards, show, top
+from evo.archive.exchanges import file_exchanges
+from evo.archive.tables import AGENT_JOB, insert_new
 from evo.errors import UsageError
+from evo.exchange import Exchange, Message, Reply, Request, Usage
 from evo.records import Author, CaseResult, Purpose, Status
 
 
@@ -144,6 +147,27 @@ def test_show_finds_each_kind_of_thing(archive: Archive) -> None:
         show(archive, filed.id[:6])  # ids of one minute start alike
     assert filed.id in str(several.value)
     assert made.id in str(several.value)
+
+
+def test_show_names_the_prompts_that_a_candidate_came_of(archive: Archive) -> None:
+    made = add(archive, "a", timed("a", 2.0))
+    reply = Reply("```\nint main;\n```", usage=Usage(input=120, output=30))
+    request = Request("be brief", (Message("user", "make it faster"),), 100)
+    exchange = Exchange("x-1", "run-1", 3, 1, "writer", "openai:m", request, reply, "d" * 64, 0.25, 0.25, 1.0, 2.0)
+    row = {
+        "run": "run-1",
+        "job": 3,
+        "kind": "write",
+        "model": "openai:m",
+        "direction": "",
+        "candidate": made.candidate.id,
+    }
+    with archive.writing() as connection:
+        file_exchanges(connection, [exchange])
+        connection.execute(insert_new(AGENT_JOB), {**row, "idea": "", "problem": ""})
+    (use,) = show(archive, made.candidate.id).prompts
+    assert (use.exchange, use.role, use.model, use.prompt) == ("x-1", "writer", "openai:m", "d" * 64)
+    assert (use.job, use.step, use.tokens_in, use.tokens_out, use.usd) == (3, 1, 120, 30, 0.25)
 
 
 def test_lineage_walks_back_once_through_every_ancestor(archive: Archive) -> None:

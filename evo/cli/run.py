@@ -53,6 +53,7 @@ def run(
     _expect_svg(picture)
     from evo import app
 
+    models = app.AgentSettings(tuple(llm or ()), tuple(filter(None, approve.split(","))), prompts, agents)
     settings = app.Settings(
         operator=operator,
         target=target,
@@ -63,9 +64,9 @@ def run(
         archive=archive,
         protocol=protocol,
         holdout=holdout,
-        agents=app.AgentSettings(tuple(llm or ()), tuple(filter(None, approve.split(","))), prompts, agents),
+        agents=models,
     )
-    if settings.agents.replayed:
+    if models.replayed:
         _replay(settings, as_json=as_json)
         return
     _follow(lambda observe: app.run(settings, observe), quiet=quiet, as_json=as_json, picture=picture)

@@ -56,6 +56,14 @@ def shown_report(shown: Shown) -> Group:
         parts += [_candidate(shown.candidate), *launch_lines(shown.candidate)]
     if shown.proposals:
         parts += ["", _proposals(shown.proposals)]
+    for use in shown.prompts:
+        spent = "" if use.usd is None else f", {use.usd:.4f} USD"
+        parts.append(
+            text(
+                f"{use.role} {use.model}: prompt {notation.short(use.prompt)}, job {use.job}.{use.step} of run"
+                f" {notation.short(use.run)}, {use.tokens_in} + {use.tokens_out} tokens{spent}"
+            )
+        )
     for evaluation in shown.evaluations:  # the newest, or the only one, in full
         parts += ["", text(f"evaluation {evaluation.id} ({evaluation.purpose})", "bold")]
         parts.append(evaluation_report(evaluation, archived=evaluation is not shown.evaluations[-1]))
