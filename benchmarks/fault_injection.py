@@ -38,6 +38,9 @@ RUNS_AN_ARCHIVE = 4
 TMPFS_BYTES = 48 << 20
 LIFE_LIMIT_S = {True: 30.0, False: 300.0}
 AT_EXIT = re.compile(r"^interrupted.*\Z", re.DOTALL | re.MULTILINE)  # what Python says of a second Ctrl-C after it
+SWALLOWED = re.compile(
+    r"^Exception closing connection .*?^KeyboardInterrupt\n", re.DOTALL | re.MULTILINE
+)  # SQLAlchemy's
 TRACEBACK = re.compile(r"^Traceback|never awaited|Exception ignored", re.MULTILINE)  # a worker's own is indented
 CLEAN = {0, 1, 130}  # exit codes of a process that was not killed
 
@@ -96,7 +99,7 @@ class World:
         assert self.life is not None
         found, self._rows = audit(self.archive, self._rows, self.life.announced(), EVALUATIONS[self.simulated])
         self.violations += found
-        said = AT_EXIT.sub("interrupted", self.life.said())
+        said = AT_EXIT.sub("interrupted", SWALLOWED.sub("", self.life.said()))
         if TRACEBACK.search(said):
             self.violations.append(f"traceback: {said[-1500:]}")
 

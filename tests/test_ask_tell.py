@@ -300,7 +300,7 @@ def test_pending_ones_are_judged_for_real(archive: str) -> None:
     assert done.exit_code == 0, done.stderr
     answers = {answer["candidate"]: answer for answer in json.loads(done.stdout)}
     assert len(answers) == len(SEEDS) + 1
-    assert answers[bad.candidate]["status"] == "build_error"
+    assert answers[bad.candidate]["status"] == "forbidden"  # a directive that is none of the allowed ones
     assert all(a["cases"][CASE]["ratio"] > 0 for a in answers.values() if a["status"] == "ok")
     again = run_cli("evaluate", "--pending", "--archive", archive)
     assert (again.exit_code, again.stdout.strip()) == (0, "nothing waited")

@@ -8,9 +8,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from landscape import CASES, MUTATORS, SMALL, ask, candidates, drive, genome, problem, ratio, search, simulated
+from landscape import CASES, MUTATORS, RUN, SMALL, ask, candidates, drive, genome, problem, ratio, search, simulated
 
+from evo.engine.search import Search
 from evo.errors import GenomeError, UsageError
+from evo.mutators.base import Context, Draft
 from evo.records import (
     Candidate,
     State,
@@ -145,3 +147,19 @@ def test_a_large_budget_has_islands_and_a_small_one_not() -> None:
     drive(run, 300)
     assert [len(population) > 20 for population in run.islands.populations] == [True] * 4
     assert len(search(evaluations=500).islands.populations) == 1
+
+
+class Silent:
+    """Has no ideas."""
+
+    name = "silent"
+
+    async def propose(self, context: Context, rng: random.Random) -> list[Draft]:
+        return []
+
+
+def test_no_run_ends_for_a_lack_of_ideas_while_something_is_left() -> None:
+    """As when the bandit likes an arm that has nothing to say, try after try."""
+    run = Search(problem(), RUN, (genome("narrow", SMALL),), (Silent(),), seed=1)
+    assert len(drive(run, 20)) == 6
+    assert run.message == "every legal candidate was tried"

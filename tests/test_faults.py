@@ -72,7 +72,7 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, kind: str) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", ["main process killed", "worker killed", "cache removed"])
 def test_nothing_is_lost_or_doubled_with_real_workers(tmp_path: Path, kind: str) -> None:
-    inject(tmp_path, kind, 2, 1.0)
+    inject(tmp_path, kind, 1, 1.0)
 
 
 def test_a_run_belongs_to_one_process(path: Path) -> None:

@@ -106,18 +106,19 @@ class Search:
         """The next proposal; None when nothing new was found (`message` then says so)."""
         self._collect()
         self._log("a")
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             if self._queue:
                 break
-            await self._breed()
+            await self._breed(last=left == 0)
         if self._queue:
             return self._issue(self._queue.popleft())
         spent = all(self._is_dry(member.genome) for member in self.islands.everyone())
         self.message = "every legal candidate was tried" if spent else "the mutators find nothing new"
         return None
 
-    async def _breed(self) -> None:
-        """Queues what one mutator makes of one choice of parents, on the island whose turn it is."""
+    async def _breed(self, *, last: bool) -> None:
+        """Queues what one mutator makes of one choice of parents, on the island whose turn it is; at the last try any
+        point that is left, if it has no idea."""
         island = self.islands.turn()
         population = self.islands.populations[island]
         eligible = [member for member in population.members if not self._is_dry(member.genome)]
@@ -141,7 +142,7 @@ class Search:
         left = scan(replace(context, legal=self.problem.legal), parent.genome, self._rng)
         if left is None:  # not just this mutator's lack of ideas
             self._dry.add(_source_key(parent.genome))
-        elif len(self.pitfalls):  # nothing else is left
+        elif last or len(self.pitfalls):  # nothing else is left, or the bandit likes an arm that has run out of ideas
             draft = Draft(
                 parent.genome.canonical, parent.genome.suffix, left, (parent.candidate.id,), "scan of what is left"
             )
