@@ -40,7 +40,7 @@ def run(
     ] = False,
     llm: options.Llm = None,
     approve: Annotated[
-        str, typer.Option("--approve", metavar="WHAT", help="plan, finalists: wait for a person there; see evo approve.")
+        str, typer.Option("--approve", metavar="WHAT", help="plan, finalists: wait for a person; see evo approve.")
     ] = "",
     prompts: options.Prompts = "",
     agents: Annotated[int, typer.Option("--agents", min=1, help="Jobs in flight, of each model.")] = 4,
