@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from evo.app.effects import case_facts
 from evo.archive import Archive, lessons
-from evo.archive.learning import learn
+from evo.archive.learning import learn, Learned
 from evo.engine.advice import advised
 from evo.engine.pitfalls import Pitfalls
 from evo.engine.problem import Problem
@@ -58,4 +58,4 @@ def learned(archive: Archive, operator: Operator, target: str, pitfalls: Pitfall
         change = learn(archive, operator.name, target, case_facts(operator, target))
     except ArchiveError as error:  # the run's result stands, and `evo lessons learn` can be called any time
         return [*notes, f"no lessons were learned: {error.what}"]
-    return [*notes, f"lessons: {learned_line(change)}"]
+    return [*notes, f"lessons: {learned_line(change)}"] if change != Learned() else notes
