@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from evo.app.effects import case_facts
 from evo.archive import Archive, lessons
-from evo.archive.learning import learn, Learned
+from evo.archive.learning import Learned, learn
 from evo.engine.advice import advised
 from evo.engine.pitfalls import Pitfalls
 from evo.engine.problem import Problem
