@@ -8,7 +8,6 @@ static   = ["N"]
 ROWS         = [16, 1, 4, 64, 256]            # rows of one call
 ACCUMULATORS = [4, 1, 2, 8]                   # vectors of partial sums: hide the latency of an addition
 STREAM       = ["off", "on"]                  # non-temporal stores, where a row of y starts on a vector's boundary
-ROUNDING     = ["integer", "instruction"]     # to bf16: by integer arithmetic, or AVX512-BF16's own where there is one
 PREFETCH     = [0, 512, 1024, 2048, 4096]     # bytes of x ahead of the summing loop; 0: left to the hardware
 
 [[launch]]
@@ -58,6 +57,7 @@ static EVO_INLINE float sum_of_squares(const Row& row) {
     return sum;
 }
 
+// AVX512-BF16's own rounding is not used: it flushes subnormal values to zero, which the gate refuses.
 template <bool STREAMED, class T>
 static EVO_INLINE void put(T* to, evo_vector value) {
     if (STREAMED) {
@@ -66,21 +66,6 @@ static EVO_INLINE void put(T* to, evo_vector value) {
         evo_store(to, value);
     }
 }
-
-#if ROUNDING_INDEX == 1 && defined(__AVX512BF16__) && !defined(__clang__)
-template <bool STREAMED>
-static EVO_INLINE void put(evo_bf16* to, evo_vector value) {
-    typedef long long words __attribute__((vector_size(32)));
-    const auto rounded = __builtin_ia32_cvtneps2bf16_v16sf(value);
-    words packed;
-    __builtin_memcpy(&packed, &rounded, sizeof packed);
-    if (STREAMED) {
-        __builtin_ia32_movntdq256(reinterpret_cast<words*>(to), packed);
-    } else {
-        __builtin_memcpy(to, &packed, sizeof packed);
-    }
-}
-#endif
 
 template <bool STREAMED>
 static EVO_INLINE void scale(const Row& row, float root) {
