@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evo import app
 from evo.archive import Archive
-from evo.records import Purpose
+from evo.records import Purpose, Status
 
 CASES = ("bf16-32768x1024", "bf16-32768x4096", "bf16-32768x16384")
 
@@ -44,7 +44,9 @@ def main() -> None:
     report = {
         "device": result.device, "target": result.target, "cases": options.cases, "search_seconds": ended - begun,
         "verdicts": len(found), "per_minute": 60 * len(found) / (ended - begun),
-        "statuses": Counter(str(e.status) for e in found), "duplicates": sum(bool(e.duplicate_of) for e in found),
+        "statuses": Counter(str(e.status) for e in found),
+        "not_ok": Counter(e.diagnosis.message[:200] for e in found if e.status is not Status.OK and e.diagnosis),
+        "duplicates": sum(bool(e.duplicate_of) for e in found),
         "stage_seconds": {n: {"total": sum(v), "median": statistics.median(v)} for n, v in stages.items() if v},
         "until_first_verdict_s": begun,
     }  # fmt: skip

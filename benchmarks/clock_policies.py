@@ -16,6 +16,7 @@ from evo.records import Build, Kernel, Status
 from evo.target import BufferSpec, Call
 
 REPEATS = 15
+STEPS = 512  # of a chase: few lines, so that looking does not bring back what it looks for
 MIB = 1 << 20
 # As the seeds' LOAD and STORE genes have them, and policies that they do not have.
 LOADS = (
@@ -58,6 +59,16 @@ extern "C" __global__ void __launch_bounds__(256) read_all(const uint4* x, uint4
     const uint4 v = load(x + i, policy_of());
     if ((v.x | v.y | v.z | v.w) == 0x5EED5EEDu) *y = v;
 }
+// One thread, one line after another at places all over the buffer: the time of a load tells the L2 from memory.
+extern "C" __global__ void chase(const uint4* x, uint4* y, int n) {
+    unsigned place = 0;
+    for (int step = 0; step < STEPS; ++step) {
+        unsigned word;
+        asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(word) : "l"(x + place / 8 * 8));
+        place = (place * 1664525u + 1013904223u + (word == 0x5EED5EEDu)) % (unsigned)n;
+    }
+    if (place == n) y->x = place;
+}
 extern "C" __global__ void __launch_bounds__(256) copy_all(const uint4* x, uint4* y, int n) {
     const int i = blockIdx.x * 256 + threadIdx.x;
     if (i < n) {
@@ -72,7 +83,7 @@ def compile_policy(arch: str, load: str = LOADS[0], store: str = STORES[0], hint
     """`hinted`: "load", "store" or "": which accesses get the policy `hint`. Needs no driver."""
     from cuda.core import Program, ProgramOptions
 
-    defines = [("LOAD", f'"{load}"'), ("STORE", f'"{store}"')]
+    defines = [("LOAD", f'"{load}"'), ("STORE", f'"{store}"'), ("STEPS", str(STEPS))]
     if hint:
         defines += [("HINT", f'"{hint}"'), (f"{hinted.upper()}_HINTED", "1")]
     program = Program(SOURCE, "c++", ProgramOptions(arch=arch, std="c++17", define_macro=defines))
@@ -97,7 +108,8 @@ class Slots:
     def calls(self, kernel: str, code: bytes) -> list[Call]:
         n = self.nbytes // 16
         arguments = (Argument("tensor", "x"), Argument("tensor", "y"), Argument("scalar", "n", "i32", n))
-        plan = LaunchPlan((Launch(kernel, (-(-n // 256), 1, 1), (256, 1, 1), arguments),))
+        grid, block = ((1, 1, 1), (1, 1, 1)) if kernel == "chase" else ((-(-n // 256), 1, 1), (256, 1, 1))
+        plan = LaunchPlan((Launch(kernel, grid, block, arguments),))
         program = self.machine.load(Build("policy", Status.OK, "nvrtc", 0.0, kernels=(Kernel(kernel),)), code, plan)
         return [self.machine.bind(program, slot) for slot in self.slots]
 
@@ -116,19 +128,20 @@ def flush_effects(machine: CudaMachine, sizes: Sequence[int]) -> list[dict[str, 
 
 
 def survival(machine: CudaMachine) -> list[dict[str, Any]]:
-    """What share of a buffer is still in the L2 after a flush, by how it was read before: 0 as cold, 1 as hot."""
+    """What share of a buffer is still in the L2 after a flush, by how it was read before: 0 as cold, 1 as hot. By the
+    latency of single loads: the time of a whole read hardly tells a hot cache from a cold one."""
     arch, rows = f"{machine.facts.target}a", list[dict[str, Any]]()
     work = machine.clockwork
     for mib in (8, 16, 32):
         slots = Slots(machine, mib * MIB, 1)
-        plain = device_call(slots.calls("read_all", compile_policy(arch))[0])
-        hot = statistics.median(bracketed(machine, plain, plain.enqueue))
+        plain, chase = (device_call(slots.calls(name, compile_policy(arch))[0]) for name in ("read_all", "chase"))
+        hot = statistics.median(bracketed(machine, chase, plain.enqueue))
 
         def cold_before() -> None:
             work.forget_persisting()
             work.read_flush()
 
-        cold = statistics.median(bracketed(machine, plain, cold_before))
+        cold = statistics.median(bracketed(machine, chase, cold_before))
         for policy in ("plain", *HINTED):
             hint = {} if policy == "plain" else {"hint": policy, "hinted": "load"}
             seat = device_call(slots.calls("read_all", compile_policy(arch, **hint))[0])
@@ -139,8 +152,8 @@ def survival(machine: CudaMachine) -> list[dict[str, Any]]:
                     seat.enqueue()
                     flush()
 
-                times = bracketed(machine, plain, before)
-                share = (cold - statistics.median(times)) / (cold - hot) if cold > hot else None  # no contrast
+                times = bracketed(machine, chase, before)
+                share = (cold - statistics.median(times)) / (cold - hot)
                 rows.append(
                     {"mib": mib, "policy": policy, "flush": name, "hot_us": hot, "cold_us": cold, "share": share,
                      "samples_us": times}
@@ -194,8 +207,9 @@ def bracketed(machine: CudaMachine, call: DeviceCall, before: Callable[[], None]
     try:
         for _ in range(REPEATS):
             before()
-            machine.clockwork.gate()
+            machine.clockwork.hold()
             brackets.call(call)
+            machine.clockwork.release()
             times += brackets.times()
     finally:
         brackets.close()

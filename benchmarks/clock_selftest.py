@@ -196,25 +196,24 @@ def timed(name: str, part: Callable[[], Any]) -> Any:
 
 def summary(report: dict[str, Any]) -> None:
     for part in ("twin", "slower"):
-        for each in report[part]:
+        for each in report.get(part, ()):
             print(
                 f"{part:7} {each['case']:18} {each['time_us']:8.2f} us  ratio {each['mean_ratio']:.5f}  "
                 f"{each['contained']}/{each['repeats']} contain {each['expected']:.4f}  "
                 f"half-width {each['half_width_median']:.4f}, at most {each['half_width_max']:.4f}"
             )
-    for each in report["protocols"]:
+    for each in report.get("protocols", ()):
         if "failure" in each:
             print(f"{each['case']:18} {each['protocol']:14} {each['failure']}")
             continue
         print(f"{each['case']:18} {each['protocol']:14} {each['time_us']:9.2f} us  ratio {each['ratio']:.4f}")
-    for each in report["flushes"]:
+    for each in report.get("flushes", ()):
         print(
             "  ".join(f"{key} {value:.2f}" if isinstance(value, float) else str(value) for key, value in each.items())
         )
-    for each in report["survival"]:
-        share = "?" if each["share"] is None else f"{each['share']:+.2f}"
-        print(f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {share}")
-    for each in report["genes"]:
+    for each in report.get("survival", ()):
+        print(f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {each['share']:+.2f}")
+    for each in report.get("genes", ()):
         ratios = "  ".join(f"{name} {value:.3f}" for name, value in each["gain"].items())
         print(f"{each['mib']} MiB {each['policy']:48} {ratios}")
 
@@ -223,6 +222,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="a tenth of the repeats")
+    parser.add_argument("--parts", nargs="*", help="only these of: twin slower survival genes flushes protocols")
+    parser.add_argument("--columns", nargs="*", type=int, default=list(TWIN_COLUMNS), help="of the twins' cases")
     parser.add_argument("--build-only", action="store_true", help="build one case's kernels and stop; needs no GPU")
     options = parser.parse_args()
     plugins = Plugins.load(entry_points=False)
@@ -240,7 +241,7 @@ def main() -> None:
     bench = timed("build", lambda: Bench(operator, target, facts.id, cases))
     machine, repeats = bench.session.machine, 10 if options.quick else 100
     assert isinstance(machine, CudaMachine)
-    twins = [each for each in cases if each.dims["N"] in TWIN_COLUMNS]
+    twins = [each for each in cases if each.dims["N"] in options.columns]
     report: dict[str, Any] = {"device": facts.name, "versions": dict(facts.versions), "pairs": PAIRS}
     report["tempo_mhz"] = [machine.tempo() for _ in range(50)]
     fewer = max(5, repeats // 5)
@@ -253,6 +254,8 @@ def main() -> None:
         "protocols": lambda: protocols(bench, cases, options.quick),
     }
     for name, part in parts.items():
+        if options.parts and name not in options.parts:
+            continue
         report[name] = timed(name, part)
         options.out.write_text(json.dumps(report, separators=(",", ":")) + "\n")  # nothing is lost by a later part
     bench.session.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+SETTLED = {"done", "duplicate", "quarantined"}
 OPEN = "('pending', 'building', 'evaluating')"
 _PROPOSALS = (
     "SELECT p.run, p.id, p.state, count(e.id) FROM proposal p LEFT JOIN evaluation e ON e.proposal = p.id GROUP BY p.id"
@@ -38,6 +40,15 @@ def run_count(archive: Path) -> int:
         connection.close()
 
 
+def filings(archive: Path) -> Counter[int]:
+    """Of the proposals that are settled, how many have so many evaluations: all must have one."""
+    connection = sqlite3.connect(f"file:{archive}?mode=rw", uri=True, timeout=30.0)
+    try:
+        return Counter(number for _, _, state, number in connection.execute(_PROPOSALS) if state in SETTLED)
+    finally:
+        connection.close()
+
+
 def audit(
     archive: Path, before: Mapping[str, str], announced: Mapping[str, int], budget: int
 ) -> tuple[list[str], dict[str, str]]:
@@ -60,7 +71,7 @@ def _audit(
     rows = {str(name): str(candidate) for name, candidate in connection.execute("SELECT id, candidate FROM evaluation")}
     found += [f"evaluation {name} is gone or changed" for name in before if rows.get(name) != before[name]]
     for run, name, state, evaluations in connection.execute(_PROPOSALS):
-        wanted = 1 if state in ("done", "duplicate", "quarantined") else 0
+        wanted = 1 if state in SETTLED else 0
         if evaluations != wanted:
             found.append(f"proposal {name} of run {run} is {state} and has {evaluations} evaluations")
     filed = {run: (fresh, duplicates, total) for run, fresh, duplicates, total in connection.execute(_COUNTS)}

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fault_audit import audit, newest_run, run_count
+from fault_audit import audit, filings, newest_run, run_count
 from fault_child import BUSY_S, Life, warm
 
 from evo.archive.connect import BUSY_S as REAL_BUSY_S
@@ -61,6 +61,8 @@ class World:
         self.life: Life | None = None
         self.runs = 0
         self.violations: list[str] = []
+        self.audits = 0
+        self.filed: Counter[int] = Counter()  # settled proposals by how many evaluations each has; 1 is right
         self._rows: dict[str, str] = {}
 
     @property
@@ -73,6 +75,7 @@ class World:
             return self.life
         run, state = newest_run(self.archive)
         if state == "done" and run_count(self.archive) >= RUNS_AN_ARCHIVE:  # more would use all candidates up
+            self.filed += filings(self.archive)
             for file in self.disk.glob("evo*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
             run, self._rows = "", {}
@@ -97,6 +100,7 @@ class World:
     def check(self) -> None:
         """After a process has ended."""
         assert self.life is not None
+        self.audits += 1
         found, self._rows = audit(self.archive, self._rows, self.life.announced(), EVALUATIONS[self.simulated])
         self.violations += found
         said = AT_EXIT.sub("interrupted", SWALLOWED.sub("", self.life.said()))
@@ -347,12 +351,13 @@ def campaign(world: World, kinds: dict[str, Callable[[World], str]], count: int,
                 print(f"[{time.monotonic() - began:.0f} s] {say}: {number + 1} of {count} faults, {world.runs} runs,"
                       f" {len(violations)} violations", flush=True)  # fmt: skip
         world.end()
+        world.filed += filings(world.archive)
         violations += [{"kind": "end", "number": count, "what": what} for what in world.violations]
     finally:
         world.close()
     return {
         "faults": count, "runs": world.runs, "seconds": round(time.monotonic() - began, 1), "kinds": counts,
-        "violations": violations,
+        "audits": world.audits, "settled_proposals_by_evaluations": world.filed, "violations": violations,
     }  # fmt: skip
 
 

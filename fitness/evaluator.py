@@ -67,6 +67,7 @@ class Evaluator:
         self.protocol = protocol  # "": the target's default; the yardsticks were chosen under it
         self._jobs: dict[str, Job] = {}  # by the task that each waits for
         self._known = dict(known or {})  # machine set -> candidate, status
+        self._twins: dict[str, list[Job]] = {}  # by the machine set in flight: who waits for what becomes of it
         self._ready: list[Verdict] = []
 
     # --- the engine's view
@@ -76,7 +77,7 @@ class Evaluator:
         return self.executor.builders + 1 - self.in_flight()
 
     def in_flight(self) -> int:
-        return len({id(job) for job in self._jobs.values()})
+        return len({id(job) for job in self._jobs.values()}) + sum(map(len, self._twins.values()))
 
     def start(self, proposal: Proposal, rivals: Mapping[str, float]) -> None:
         self._begin(proposal, Purpose.SEARCH, rivals, self.timed)
@@ -110,6 +111,7 @@ class Evaluator:
         for task in list(self._jobs):
             self.executor.cancel(task)
         self._jobs.clear()
+        self._twins.clear()
         self._ready.clear()
 
     # --- stages
@@ -166,14 +168,19 @@ class Evaluator:
                 identities[case] = machine_id(build, plan, job.requests[case].options)
         if job.purpose is Purpose.SEARCH:
             job.machine = machine_set(identities)
-            if job.machine in self._known:
-                candidate, status = self._known[job.machine]
-                self._end(job, status, None, duplicate_of=candidate)
-                return
-            self._known[job.machine] = (
-                job.proposal.candidate.id,
-                Status.OK,
-            )  # as far as is known while it is in flight
+        self._check(job)
+
+    def _check(self, job: Job) -> None:
+        """Unless the same machine code has been judged, or is being judged."""
+        if job.machine in self._known:
+            candidate, status = self._known[job.machine]
+            self._end(job, status, None, duplicate_of=candidate)
+            return
+        if job.machine in self._twins:
+            self._twins[job.machine].append(job)
+            return
+        if job.machine:
+            self._twins[job.machine] = []
         job.stage = Stage.CHECK
         listed = tuple(case for case in job.covered if case in job.listed)
         drawn = tuple(case for case in job.drawn if case.name in job.requests)
@@ -219,12 +226,13 @@ class Evaluator:
         for task in [task for task, other in self._jobs.items() if other is job]:
             self.executor.cancel(task)
             del self._jobs[task]
-        if job.machine and not duplicate_of:
+        if job.machine and not duplicate_of and status not in SECOND_LOOK:
             self._known[job.machine] = (job.proposal.candidate.id, status)
-            if status in SECOND_LOOK:
-                del self._known[job.machine]
         evaluation = job.evaluation(
             status, diagnosis, device=self.facts.id, yardsticks=self.yardsticks, duplicate_of=duplicate_of
         )
         state = State.DUPLICATE if duplicate_of else State.DONE
         self._ready.append(Verdict(job.proposal, evaluation, state))
+        if not duplicate_of:
+            for twin in self._twins.pop(job.machine, ()):
+                self._check(twin)

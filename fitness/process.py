@@ -134,8 +134,10 @@ class WorkerProcess:
         return os.pread(self._stderr.fileno(), limit, max(0, size - limit)).decode(errors="replace")
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        pid = self._process.pid
+        for group in (*children_of(pid), pid):  # a compiler or a runner leads a group of its own
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
         self._process.wait()
         self.task, self.deadline = None, float("inf")
 
@@ -154,3 +156,10 @@ class WorkerProcess:
         if self._folder is not None:
             with contextlib.suppress(OSError):  # a leftover in the temporary folder harms nobody
                 self._folder.cleanup()
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has ended, or this kernel does not say
+        return []

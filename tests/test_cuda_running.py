@@ -90,7 +90,7 @@ def test_tiles_cover_each_row_once(rows: int, columns: int) -> None:
 
 def test_lengths_follow_the_protocol() -> None:
     assert [lengths_for(us) for us in (2, 29.9, 30, 500, 501, 1e6)] == [
-        Lengths(64, 16), Lengths(64, 16), Lengths(8, 4), Lengths(8, 4), Lengths(1, 0), Lengths(1, 0),
+        Lengths(64, 16), Lengths(64, 16), Lengths(12, 4), Lengths(12, 4), Lengths(1, 0), Lengths(1, 0),
     ]  # fmt: skip
 
 

@@ -85,3 +85,27 @@ def test_a_second_look_is_no_duplicate_of_the_first(fault: Status) -> None:
     again = judge(evaluator, given)
     assert again.state is State.DONE
     assert again.evaluation.status is Status.OK
+
+
+@pytest.mark.parametrize("first", [Status.WRONG_RESULT, Status.UNSTABLE_TIMING])
+def test_equal_code_in_flight_waits_for_what_becomes_of_the_first(first: Status) -> None:
+    evaluator = Evaluator(Scripted([first, Status.OK]), OPERATOR, TARGET, CASES, {})
+    genome = Genome.read(OPERATOR.seeds("cpu")[0])
+    other = next(v for v in genome.genes["LANES"].choices if v != genome.genes["LANES"].default)
+
+    async def both() -> list[Verdict]:
+        for values in ({}, {"LANES": other}):
+            evaluator.start(proposal(values), {})
+        said: list[Verdict] = []
+        while len(said) < 2:
+            said += await evaluator.finished(0.1)
+        return said
+
+    one, two = asyncio.run(both())
+    assert one.evaluation.status is first
+    assert evaluator.in_flight() == 0
+    if first is Status.WRONG_RESULT:  # a verdict on the code: it holds for both
+        assert (two.state, two.evaluation.status) == (State.DUPLICATE, first)
+        assert two.evaluation.duplicate_of == one.proposal.candidate.id
+    else:  # says nothing of the code: the second is evaluated itself
+        assert (two.state, two.evaluation.status) == (State.DONE, Status.OK)

@@ -12,6 +12,7 @@ import pytest
 from evo import ids
 from evo.fitness.cpu.target import CpuTarget
 from evo.fitness.executor import LocalExecutor
+from evo.fitness.process import children_of
 from evo.fitness.tasks import BuildTask, CalibrateTask, CheckTask, Outcome, Subject, Task
 from evo.records import BuildOptions, CompileRequest, Status
 
@@ -36,6 +37,14 @@ def wait(executor: LocalExecutor, count: int, limit_s: float = 60) -> dict[str, 
         assert time.monotonic() < until, f"{len(found)} of {count} outcomes"
         found |= {outcome.task: outcome for outcome in executor.poll(0.5)}
     return found
+
+
+def alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def build(value: str, limit_s: float = 60.0) -> BuildTask:
@@ -114,3 +123,22 @@ def test_a_dead_device_worker_is_replaced_with_its_calibration(executor: LocalEx
     executor.submit(task)
     found = wait(executor, 1)
     assert found[task.id].status is Status.OK  # no case to check; and the new worker was made ready first
+
+
+def test_a_cancelled_build_leaves_no_compiler_behind(executor: LocalExecutor) -> None:
+    """The compiler leads a process group of its own: killing the builder's is not enough."""
+    endless = "[] { int i = 0; for (int a = 0; a < 100000000; ++a) i ^= a; return i; }()"
+    source = SOURCE.replace("extern", f"#pragma GCC optimize(2)\nconstexpr int slow = {endless};\nextern", 1) % "slow"
+    task = BuildTask(ids.new_id(), "cpu", CompileRequest("cpu", "native", ".cpp", source, (), BuildOptions(), ("k",)))
+    executor.submit(task)
+    until = time.monotonic() + 30
+    groups: list[int] = []
+    while not groups:
+        assert time.monotonic() < until, "no compiler was started"
+        executor.poll(0.01)
+        groups = [child for worker in executor._build.workers for child in children_of(worker._process.pid)]
+    assert executor.cancel(task.id)
+    until = time.monotonic() + 2
+    while any(map(alive, groups)):
+        assert time.monotonic() < until, "a compiler outlived its builder"
+        time.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import struct
+import time
 from collections.abc import Callable
 
 from cuda.bindings import driver
@@ -15,7 +16,7 @@ from evo.fitness.cuda.launch import DeviceCall, Prepared
 from evo.fitness.cuda.trusted import THREADS, Kernels, Trusted, compile_kernels, derive
 from evo.records import DeviceFacts
 
-GATE_US = 150.0  # longer than the host takes to queue three graphs, if nobody takes its core away
+GATE_US = 50_000.0  # the longest that a gate waits for the host: many times what queueing takes on a loaded machine
 TEMPO_NS = 40_000  # a tick of at most 1 us is found to about 20 ns at both ends: 0.1 %
 READ_FLUSH = 3  # times the L2
 WRITE_FLUSH_BYTES = 256 << 20  # as `triton.testing.do_bench` clears
@@ -31,7 +32,11 @@ class Clockwork:
 
     def __init__(self, facts: DeviceFacts, stream: Stream, trusted: Trusted, energy_mj: Callable[[], float]) -> None:
         self.stream = stream
-        self.gate = trusted.gate(GATE_US)
+        self._opened = ctypes.c_uint64.from_address(int(call(driver.cuMemAllocHost, ctypes.sizeof(ctypes.c_uint64))))
+        self._opened.value = 0
+        self._ticket = ctypes.c_uint64(0)
+        self._gate = trusted.gate(ctypes.addressof(self._opened), self._ticket, GATE_US)
+        self._closed_s = 0.0
         self.empty = trusted.null()
         self.energy_mj = energy_mj
         self._facts = facts
@@ -44,6 +49,18 @@ class Clockwork:
         self._pool = Workspace()
         self._pool_bytes = max(READ_FLUSH * facts.l2_bytes, WRITE_FLUSH_BYTES)
         self._read: Prepared | None = None
+
+    def hold(self) -> None:
+        """Queues a gate: what is queued next does not start before `release`."""
+        self._ticket.value += 1
+        self._gate()
+        self._closed_s = time.perf_counter()
+
+    def release(self) -> bool:
+        """Opens the gate. False when it may have opened by itself, since queueing took too long."""
+        held_s = time.perf_counter() - self._closed_s
+        self._opened.value = self._ticket.value
+        return held_s < 1e-6 * GATE_US
 
     def tempo(self) -> float:
         """MHz of one multiprocessor, now. Waits."""
@@ -82,6 +99,7 @@ class Clockwork:
     def close(self) -> None:
         self._pool.close()
         call(driver.cuMemFree, self._result)
+        call(driver.cuMemFreeHost, ctypes.addressof(self._opened))
         self._kernels.close()
 
     def _flush_pool(self) -> int:

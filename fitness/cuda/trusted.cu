@@ -228,13 +228,14 @@ extern "C" __global__ void __launch_bounds__(256)
         if (s < steps && base + 256 * s < count) __stcs(to + base + 256 * s, held[s]);
 }
 
-// Holds the stream for so many nanoseconds, so that what follows is queued before it starts.
-extern "C" __global__ void gate(u64 nanoseconds) {
+// Holds the stream until the host has put this ticket into its memory, so that what follows is queued before it starts;
+// at most so many nanoseconds, for a host that is gone.
+extern "C" __global__ void gate(const volatile u64* opened, u64 ticket, u64 nanoseconds) {
     u64 start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
     do {
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    } while (now - start < nanoseconds);
+    } while (*opened != ticket && now - start < nanoseconds);
 }
 
 extern "C" __global__ void null_kernel() {}

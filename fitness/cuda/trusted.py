@@ -209,9 +209,11 @@ class Trusted:
         words = map(ctypes.c_uint64, (source, target, count))
         return self._kernels.prepare("copy", (-(-count // (steps * THREADS)), 1, 1), *words, ctypes.c_uint32(steps))
 
-    def gate(self, microseconds: float) -> Prepared:
-        """Holds the stream so long, so that what is queued behind it starts together."""
-        return self._kernels.prepare("gate", (1, 1, 1), ctypes.c_uint64(int(microseconds * 1e3)), threads=1)
+    def gate(self, opened: int, ticket: ctypes.c_uint64, microseconds: float) -> Prepared:
+        """Holds the stream until the word at `opened` equals the ticket, so that what is queued behind it starts
+        together; at most so long."""
+        words = (ctypes.c_uint64(opened), ticket, ctypes.c_uint64(int(microseconds * 1e3)))
+        return self._kernels.prepare("gate", (1, 1, 1), *words, threads=1)
 
     def null(self, blocks: int = 1) -> Prepared:
         return self._kernels.prepare("null_kernel", (blocks, 1, 1))

@@ -41,11 +41,11 @@ class Brackets:
 def rough_us(clockwork: Clockwork, brackets: Brackets, calls: Sequence[DeviceCall]) -> float:
     """A rough time of one call, the second of two; every call is run, so that its code is loaded."""
     for first in range(0, len(calls), AT_ONCE):
-        clockwork.gate()
         for each in calls[first : first + AT_ONCE]:
             brackets.call(each)
         brackets.times()
-    clockwork.gate()
+    clockwork.hold()
     brackets.call(calls[0])
     brackets.call(calls[-1])
+    clockwork.release()
     return brackets.times()[-1]

@@ -56,6 +56,7 @@ class IsolatedCold:
         if parts.RESET_PERSISTING:
             self._clockwork.forget_persisting()
         self._clockwork.read_flush()
-        self._clockwork.gate()  # so that a library's host time is not in the bracket
+        self._clockwork.hold()  # so that a library's host time is not in the bracket
         self._brackets.call(each)
+        self._clockwork.release()
         return self._brackets.times()[0]

@@ -3,18 +3,17 @@ predecessor's dirty cache lines, as in a pipeline. For ranking kernels that stre
 
 Under 30 us a call, and up to 500 us, calls are captured into graphs of two lengths and the time is the slope between
 them, which cancels what a graph's launch costs (a bracket of two events adds 3 to 8 us). Longer calls stand alone
-between events. What must be queued is queued before it starts, behind a short trusted gate and an untimed lead-in.
+between events. What must be queued is queued before it starts, behind a trusted gate and an untimed lead-in.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from evo.fitness.cuda.adopt import AdoptedCall
-from evo.fitness.cuda.clockwork import GATE_US, Clockwork
+from evo.fitness.cuda.clockwork import Clockwork
 from evo.fitness.cuda.driver import Timer
 from evo.fitness.cuda.launch import DeviceCall
 from evo.fitness.cuda.protocols.graphs import Graph
@@ -24,7 +23,7 @@ from evo.target import Rejected
 Method = Literal["graph", "events", "stream"]
 
 _STARTS = 8  # slots that a sample may start at; each needs its own graphs
-_ATTEMPTS = 8  # at a sample that the host queues in time, while builders want its core too
+_ATTEMPTS = 3  # at a sample that the host queues in time
 _SLOWER = 4.0  # a call so much slower than its estimate is timed as what it is
 
 
@@ -40,7 +39,7 @@ def lengths_for(microseconds: float) -> Lengths:
     if microseconds < 30:
         return Lengths(64, 16)
     if microseconds <= 500:
-        return Lengths(8, 4)
+        return Lengths(12, 4)
     return Lengths(1, 0)
 
 
@@ -99,11 +98,12 @@ class Rotation:
 
     def _bracket(self) -> float:
         """A rough time of one call between two events, after a lead-in."""
-        self._clockwork.gate()
+        self._clockwork.hold()
         self._call(0).enqueue()
         self._timer.mark(0)
         self._call(1).enqueue()
         self._timer.mark(1)
+        self._clockwork.release()
         self._stream.wait()
         return self._timer.between(0, 1)
 
@@ -122,14 +122,9 @@ class Rotation:
 
     def _slope(self) -> float:
         """A sample that was all queued before it started; one that waited for the host says nothing."""
-        for _ in range(_ATTEMPTS):
-            elapsed, queued_us = self._once()
-            if queued_us < GATE_US:
-                break
-        else:
-            raise Rejected(
-                Status.UNSTABLE_TIMING, f"the host took {queued_us:.0f} us to queue what must be there in {GATE_US:.0f}"
-            )
+        elapsed = next((each for each in (self._once() for _ in range(_ATTEMPTS)) if each is not None), None)
+        if elapsed is None:
+            raise Rejected(Status.UNSTABLE_TIMING, f"the host was {_ATTEMPTS} times too slow to queue a sample")
         if elapsed <= 0:
             long, short = self._lengths.long, self._lengths.short
             raise Rejected(
@@ -137,8 +132,8 @@ class Rotation:
             )
         return elapsed
 
-    def _once(self) -> tuple[float, float]:
-        """Microseconds a call, and how long the host took to queue them."""
+    def _once(self) -> float | None:
+        """Microseconds a call; None when the host had not queued all of them before they started."""
         long, short = self._lengths.long, self._lengths.short
         start = self._start
         lead, first, second = (
@@ -147,8 +142,7 @@ class Rotation:
         total = 2 * short + long
         for slot in range(total, len(self._calls)):  # more slots than the graphs reach
             self._call(start + slot).enqueue()
-        began = time.perf_counter()
-        self._clockwork.gate()
+        self._clockwork.hold()
         lead.launch()
         self._timer.mark(0)
         self._disturb()
@@ -157,10 +151,10 @@ class Rotation:
         self._disturb()
         second.launch()
         self._timer.mark(2)
-        queued_us = 1e6 * (time.perf_counter() - began)
+        in_time = self._clockwork.release()
         self._stream.wait(self._limit_s)
         self._advance(total)
-        return (self._timer.between(0, 1) - self._timer.between(1, 2)) / (long - short), queued_us
+        return (self._timer.between(0, 1) - self._timer.between(1, 2)) / (long - short) if in_time else None
 
     def _row(self) -> float:
         """A lead-in, then calls in a row between two events."""
