@@ -212,7 +212,11 @@ def summary(report: dict[str, Any]) -> None:
             "  ".join(f"{key} {value:.2f}" if isinstance(value, float) else str(value) for key, value in each.items())
         )
     for each in report.get("survival", ()):
-        print(f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {each['share']:+.2f}")
+        share = "?" if each["share"] is None else f"{each['share']:+.2f}"
+        print(
+            f"{each['mib']} MiB {each['policy']:12} {each['flush']:12} survives {share} "
+            f"(hot {each['hot_us']:.2f}, cold {each['cold_us']:.2f} us)"
+        )
     for each in report.get("genes", ()):
         ratios = "  ".join(f"{name} {value:.3f}" for name, value in each["gain"].items())
         print(f"{each['mib']} MiB {each['policy']:48} {ratios}")

@@ -1,13 +1,13 @@
 /* evo
 operator = "kda"
 species  = "fused"
-summary  = "one launch, no workspace: a warpgroup a time segment, S^T in wgmma accumulators, 16-token chunks; a segment starts where the decay has provably forgotten what came before"
+summary  = "a warpgroup a time segment, S^T in wgmma accumulators, 16-token chunks; a segment starts from zero some chunks early, and a second launch verifies that this was enough, or does the sequence again in one piece"
 arch     = ["sm_90a"]
 static   = ["K", "V"]
 
 [genes]
-SEGMENT = [93, 16, 24, 32, 47, 64, 128, 192, 256, 512, 4096]  # chunks of a time segment
-FORGET  = [32, 24, 40, 48]       # binary orders that a start from zero must be below what it left out
+SEGMENT = [47, 8, 12, 16, 24, 32, 64, 93, 128, 256, 512, 65536]  # chunks of a time segment
+EARLY   = [2, 1, 3, 4, 8, 16]    # chunks that a segment starts before its own, from a state of zero
 STAGES  = [2, 3]                 # chunks of raw rows in flight
 RESIDENT = [2, 1]                # CTAs that share an SM, as the registers are divided
 SIGMOID = [0, 1]                 # 0: 1 / (1 + 2^-x), 1: tanh.approx, which is off by 2^-11 where gates are weak
@@ -21,13 +21,26 @@ SEGMENTS = "B * T // (16 * SEGMENT) + N"
 RAW      = "3 * 4096 + 4352"
 FACTORS  = "5 * 4352 + 544 + 1024 + 768 + 512 + 8192 + 192"
 
+[scratch]
+marks = { dtype = "bf16", shape = ["SEGMENTS", "H", "2", "V", "K"] }  # of every segment's first and last state
+
 [[launch]]
 kernel = "kda_fused"
 grid   = ["H", "SEGMENTS"]
 block  = ["128"]
 shared = "STAGES * RAW + FACTORS"
-args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?",
-          "i32:H", "i32:T", "i32:N", "scale", "lower_bound"]
+args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?", "marks",
+          "i32:H", "i32:T", "i32:N", "i32:0", "scale", "lower_bound"]
+
+[[launch]]
+kernel = "kda_fused"
+when   = "16 * SEGMENT < T"
+grid   = ["H", "N"]
+block  = ["128"]
+shared = "STAGES * RAW + FACTORS"
+pdl    = true
+args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?", "marks",
+          "i32:H", "i32:T", "i32:N", "i32:1", "scale", "lower_bound"]
 */
 #include "evo.h"
 
@@ -164,73 +177,81 @@ struct Sequence {
     int tokens, number, segment;
 };
 
-// Which segment of which sequence this CTA has; `number` is -1 for a surplus CTA.
+EVO_DEVICE int segments_of(int tokens) { return max(1, (tokens + 16 * SEGMENT - 1) / (16 * SEGMENT)); }
+
+// Which segment of which sequence the CTA of this place has; `number` is -1 for a surplus CTA.
 EVO_DEVICE Sequence find(const long long* cu_seqlens, int length, int sequences, int place) {
     for (int n = 0; n < sequences; ++n) {
         const long long first = cu_seqlens ? cu_seqlens[n] : (long long)n * length;
         const int tokens = cu_seqlens ? (int)(cu_seqlens[n + 1] - first) : length;
-        const int segments = max(1, (tokens + 16 * SEGMENT - 1) / (16 * SEGMENT));
+        const int segments = segments_of(tokens);
         if (place < segments) return {first, tokens, n, place};
         place -= segments;
     }
     return {0, 0, -1, 0};
 }
 
-// The chunk to start from so that segment `begin` is right: the state is multiplied, token by token, by maps whose norm
-// is at most the token's largest decay. Walks back until their product is below 2^-FORGET; 0 where it never is.
-EVO_DEVICE int walk_back(const unsigned char* g, const float* bias, float rate, float bound_log2, int stride, int begin,
-                         float* sums) {
-    const int thread = threadIdx.x, token = thread / 8, lane = thread % 8;
-    float own[16];
+// --- is a start from zero, EARLY chunks before a segment, as good as the state that the segment before it ended with?
+// No step of the recurrence makes a difference of states larger, so it is enough to compare the two where they meet.
+constexpr float TOLERANCE = 0.001953125f;  // of the state's norm, its rounding to bf16 included: a third of what the operator allows
+constexpr int MARK = 128 * 128 * 2;        // bytes of a state in bf16, as the threads hold it
+
+// A state's place; `which`: 0 what a segment started from, 1 what it ended with.
+EVO_DEVICE unsigned char* mark_of(unsigned char* marks, int heads, int place, int head, int which) {
+    return marks + (((long long)place * heads + head) * 2 + which) * MARK + threadIdx.x * 16;
+}
+
+// True where one of the sequence's segments must not be believed; `place` is its first segment's.
+EVO_DEVICE bool mismatch(unsigned char* marks, int heads, int head, int place, int segments) {
+    bool bad = false;
+    for (int border = 1; border < segments; ++border) {
+        const unsigned char* one = mark_of(marks, heads, place + border - 1, head, 1);
+        const unsigned char* two = mark_of(marks, heads, place + border, head, 0);
+        float gap = 0.0f, norm = 0.0f;
+#pragma unroll 4
+        for (int i = 0; i < 16; ++i) {
+            unsigned a[4], b[4];
+            EVO_LOAD4("ld.global.v4.b32", a, one + 2048 * i);
+            EVO_LOAD4("ld.global.v4.b32", b, two + 2048 * i);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) own[i] = bias[lane * 16 + i];
-    float total = 0.0f;
-    int chunk = begin;
-    while (chunk > 0 && total > -(float)FORGET) {
-        --chunk;
-        const unsigned char* row = g + (chunk * 16LL + token) * stride + lane * 32;
-        float least = 1e30f;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            unsigned words[4];
-            EVO_LOAD4("ld.global.nc.v4.b32", words, row + 16 * half);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                least = fminf(least, low(words[i]) + own[8 * half + 2 * i]);
-                least = fminf(least, high(words[i]) + own[8 * half + 2 * i + 1]);
+            for (int j = 0; j < 4; ++j) {
+                const float x = low(a[j]) - low(b[j]), y = high(a[j]) - high(b[j]);
+                gap = fmaf(x, x, fmaf(y, y, gap));
+                norm = fmaf(low(a[j]), low(a[j]), fmaf(high(a[j]), high(a[j]), norm));
             }
         }
-#pragma unroll
-        for (int step = 4; step > 0; step /= 2) least = fminf(least, __shfl_xor_sync(~0u, least, step));
-        // Rounded towards forgetting less: the exponentials are approximate.
-        float fade = 0.999f * bound_log2 * reciprocal(1.0f + exp2_fast(-rate * least));
-        fade += __shfl_xor_sync(~0u, fade, 8);
-        fade += __shfl_xor_sync(~0u, fade, 16);
-        if (thread % 32 == 0) sums[thread / 32] = fade;
-        __syncthreads();
-        total += sums[0] + sums[1] + sums[2] + sums[3];
-        __syncthreads();
+        gap = evo_sum<32>(gap);
+        norm = evo_sum<32>(norm);
+        bad |= !(gap <= TOLERANCE * TOLERANCE * norm);  // of each warp's part; a NaN is bad too
     }
-    return chunk;
+    return __syncthreads_or(bad);
 }
 
 extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     kda_fused(const unsigned char* q, const unsigned char* k, const unsigned char* v, const unsigned char* g,
               const evo_bf16* beta, const float* a_log, const float* dt_bias, const long long* cu_seqlens,
-              const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final, int heads, int length,
-              int sequences, float scale, float lower_bound) {
+              const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final, unsigned char* marks, int heads,
+              int length, int sequences, int again, float scale, float lower_bound) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x;
-    const Sequence mine = find(cu_seqlens, length, sequences, blockIdx.y);
+    int place = blockIdx.y;  // of this CTA's segment
+    if (again) {  // of the first segment of this CTA's sequence
+        place = 0;
+        for (int n = 0; n < (int)blockIdx.y; ++n) place += segments_of(cu_seqlens ? (int)(cu_seqlens[n + 1] - cu_seqlens[n]) : length);
+    }
+    const Sequence mine = find(cu_seqlens, length, sequences, place);
+    if (again) {
+        evo_pdl_wait();
+        if (!mismatch(marks, heads, head, place, segments_of(mine.tokens))) return;
+    } else {
+        evo_pdl_launch();
+    }
     if (mine.number < 0) return;
     const unsigned base = evo_shared(shared_memory);
     const int stride = heads * 256;  // bytes from token to token
     const long long origin = mine.first * stride + head * 256;
     const int chunks = (mine.tokens + 15) / 16;
-    const int begin = mine.segment * SEGMENT, end = min(chunks, begin + SEGMENT);
+    const int begin = mine.segment * SEGMENT, end = again ? chunks : min(chunks, begin + SEGMENT), start = max(0, begin - EARLY);
     const float rate = exp2_fast(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
-    const int start = begin == 0 ? 0
-                                 : walk_back(g + origin, dt_bias + head * 128, rate, bound_log2, stride, begin,
-                                             (float*)shared_memory);
 
     // --- raw rows of a chunk: 16 x 256 bytes of each tensor, zero past the end
     const auto fetch = [&](int chunk) {
@@ -253,11 +274,11 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     // --- the state: S^T rows 64 m + 16 warp + lane / 4 (+ 8), columns 8 j + 2 (lane % 4) (+ 1)
     float state[2][64];
     const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
-    const long long place = ((long long)mine.number * heads + head) * 128 * 128;
+    const long long states = ((long long)mine.number * heads + head) * 128 * 128;
 #pragma unroll
     for (int i = 0; i < 128; ++i) {
         const int m = i / 64, j = i % 64 / 4, at = (64 * m + row + (i & 2 ? 8 : 0)) * 128 + 8 * j + column + (i & 1);
-        state[m][i % 64] = initial && start == 0 ? evo_float(initial[place + at]) : 0.0f;
+        state[m][i % 64] = initial && start == 0 ? evo_float(initial[states + at]) : 0.0f;
     }
 
     const int pair = thread % 64, half = thread / 64;  // two channels, eight tokens of a chunk
@@ -447,6 +468,11 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
             const int m = i / 32, step = i % 32 / 4, part = i % 4;
             a[m][step][part] = pack(state[m][8 * step + 2 * part], state[m][8 * step + 2 * part + 1]);
         }
+        if (chunk == begin && begin > 0) {
+            unsigned char* to = mark_of(marks, heads, blockIdx.y, blockIdx.x, 0);
+#pragma unroll
+            for (int i = 0; i < 16; ++i) EVO_STORE4("st.global.v4.b32", to + 2048 * i, a[i / 8][i % 8]);
+        }
         touch(update[0]);
         touch(update[1]);
         products_fence();
@@ -518,11 +544,20 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
             __syncthreads();  // the raw rows and factors may be overwritten
         }
     }
+    if (!again && end < chunks) {
+        unsigned char* to = mark_of(marks, heads, blockIdx.y, blockIdx.x, 1);
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            const float* four = state[i / 8] + i % 8 * 8;
+            const unsigned words[4] = {pack(four[0], four[1]), pack(four[2], four[3]), pack(four[4], four[5]), pack(four[6], four[7])};
+            EVO_STORE4("st.global.v4.b32", to + 2048 * i, words);
+        }
+    }
     if (final && end == chunks) {
 #pragma unroll
         for (int i = 0; i < 128; ++i) {
             const int m = i / 64, j = i % 64 / 4, at = (64 * m + row + (i & 2 ? 8 : 0)) * 128 + 8 * j + column + (i & 1);
-            final[place + at] = evo_cast<DTYPE_final_state>(state[m][i % 64]);
+            final[states + at] = evo_cast<DTYPE_final_state>(state[m][i % 64]);
         }
     }
 }
