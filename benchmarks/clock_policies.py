@@ -128,8 +128,9 @@ def flush_effects(machine: CudaMachine, sizes: Sequence[int]) -> list[dict[str, 
 
 
 def survival(machine: CudaMachine) -> list[dict[str, Any]]:
-    """What share of a buffer is still in the L2 after a flush, by how it was read before: 0 as cold, 1 as hot. By the
-    latency of single loads: the time of a whole read hardly tells a hot cache from a cold one."""
+    """What share of a buffer is still in the L2 after a flush, by how it was read before: 1 as right after a plain
+    read, 0 as after a write flush of ordinary lines. By the latency of single loads: a whole read's time hardly tells.
+    """
     arch, rows = f"{machine.facts.target}a", list[dict[str, Any]]()
     work = machine.clockwork
     for mib in (8, 16, 32):
@@ -139,7 +140,7 @@ def survival(machine: CudaMachine) -> list[dict[str, Any]]:
 
         def cold_before() -> None:
             work.forget_persisting()
-            work.read_flush()
+            work.write_flush()
 
         cold = statistics.median(bracketed(machine, chase, cold_before))
         for policy in ("plain", *HINTED):

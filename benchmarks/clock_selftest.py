@@ -152,12 +152,12 @@ def row(timing: Timing) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def repeated(bench: Bench, opponent: str, case: Case, repeats: int, expected: float) -> dict[str, Any]:
+def repeated(bench: Bench, opponent: str, case: Case, repeats: int, pairs: int, expected: float) -> dict[str, Any]:
     """How many of the intervals contain what is known to be true, and how wide they are."""
     found, failures = list[Timing](), list[str]()
     for seed in range(repeats):
         try:
-            found.append(bench.time(opponent, case, seed, PAIRS))
+            found.append(bench.time(opponent, case, seed, pairs))
         except RuntimeError as error:  # an unsteady clock, say: it is part of the answer
             failures.append(str(error))
     halves = [(timing.high - timing.low) / 2 / timing.ratio for timing in found]
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the repeats")
     parser.add_argument("--parts", nargs="*", help="only these of: twin slower survival genes flushes protocols")
     parser.add_argument("--columns", nargs="*", type=int, default=list(TWIN_COLUMNS), help="of the twins' cases")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of every twin's timing")
     parser.add_argument("--build-only", action="store_true", help="build one case's kernels and stop; needs no GPU")
     options = parser.parse_args()
     plugins = Plugins.load(entry_points=False)
@@ -246,12 +247,12 @@ def main() -> None:
     machine, repeats = bench.session.machine, 10 if options.quick else 100
     assert isinstance(machine, CudaMachine)
     twins = [each for each in cases if each.dims["N"] in options.columns]
-    report: dict[str, Any] = {"device": facts.name, "versions": dict(facts.versions), "pairs": PAIRS}
+    report: dict[str, Any] = {"device": facts.name, "versions": dict(facts.versions), "pairs": options.pairs}
     report["tempo_mhz"] = [machine.tempo() for _ in range(50)]
     fewer = max(5, repeats // 5)
     parts: dict[str, Callable[[], Any]] = {
-        "twin": lambda: [repeated(bench, "twin", case, repeats, 1.0) for case in twins],
-        "slower": lambda: [repeated(bench, "slow", case, fewer, 1 + SLOWER) for case in twins],
+        "twin": lambda: [repeated(bench, "twin", case, repeats, options.pairs, 1.0) for case in twins],
+        "slower": lambda: [repeated(bench, "slow", case, fewer, options.pairs, 1 + SLOWER) for case in twins],
         "survival": lambda: survival(machine),
         "genes": lambda: gene_effects(machine, quick=options.quick),
         "flushes": lambda: flush_effects(machine, [ROWS * 2 * columns for columns in COLUMNS]),

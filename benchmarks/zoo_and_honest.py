@@ -3,7 +3,8 @@
     python benchmarks/zoo_and_honest.py --target auto --honest 200 --out result.json
 
 An honest evaluation has search purpose and one case. Any status but `ok` is a false alarm, save those that the genes
-themselves ask for (uncovered, duplicate, resource_limit, invalid_genome): they are counted and drawn again.
+themselves ask for (uncovered, duplicate, resource_limit, invalid_genome): they are counted and drawn again. As in a
+run, one that ends without a number that says anything of it (unstable_timing) gets a second look, which is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from evo import codec, ids
 from evo.app.provenance import evaluator_hash
 from evo.app.stand import Stand, choose_target, stand
 from evo.app.zoo import needed_cases, run_zoo, said_of
-from evo.fitness.evaluator import Evaluator
+from evo.fitness.evaluator import SECOND_LOOK, Evaluator
 from evo.fitness.zoo import Finding, members
 from evo.genome import Genome, make_candidate, objection, uncovered
 from evo.operator import Case
@@ -108,22 +109,28 @@ def _of_case(
     checks = [c for c in here.cases if c.group == "check" and dict(c.dtypes) == dict(case.dtypes)]
     evaluator = Evaluator(here.executor, here.operator, here.target, [*checks, case], yardsticks)
     draws, rows = _draws(here, case, seeds, rng, redrawn), list[dict[str, Any]]()
-    flying: dict[str, tuple[str, dict[str, Value]]] = {}
-    tries = 0
+    flying: dict[str, tuple[Proposal, str, dict[str, Value]]] = {}
+    looked, tries = set[str](), 0
     while len(rows) < share and (flying or tries < 10 * share):
         while len(rows) + len(flying) < share and evaluator.room() > 0 and tries < 10 * share:
             genome, values = next(draws)
             candidate = make_candidate(here.operator.name, here.target.name, genome, values)
             tries += 1
-            flying[candidate.id] = (genome.species, values)
-            evaluator.start(Proposal(ids.new_id(), "", candidate), {})
+            proposal = Proposal(ids.new_id(), "", candidate)
+            flying[candidate.id] = (proposal, genome.species, values)
+            evaluator.start(proposal, {})
         for said in asyncio.run(evaluator.finished(1.0)):
             found = said.evaluation
             drawn = flying.pop(found.candidate, None)
             if found.duplicate_of or found.status in REDRAWN:
                 redrawn["duplicate" if found.duplicate_of else str(found.status)] += 1
+            elif drawn and found.status in SECOND_LOOK and drawn[0].id not in looked:
+                looked.add(drawn[0].id)
+                redrawn[f"second look after {found.status}"] += 1
+                flying[found.candidate] = drawn
+                evaluator.start(drawn[0], {})
             elif drawn:
-                rows.append(_row(case.name, *drawn, found))
+                rows.append(_row(case.name, *drawn[1:], found))
     return rows
 
 

@@ -144,11 +144,31 @@ def slots_for(machine: Machine, operator: Operator, case: Case, protocol: str) -
     return min(MOST_SLOTS, max(3, -(-ROTATION_BYTES // max(1, cost.bytes_read + cost.bytes_written))))
 
 
-def refill(machine: Machine, operator: Operator, case: Case, slot: Slot, rng: np.random.Generator, law: str) -> None:
-    """Fresh contents for every input of the slot, drawn from the operator's distribution `law`."""
+def refill(
+    machine: Machine, operator: Operator, case: Case, slot: Slot, rng: np.random.Generator, law: str, turn: int = 0
+) -> None:
+    """Fresh contents for every input of the slot, drawn from the operator's distribution `law`. With the same `rng`,
+    the `turn`s from 0 to `turns` - 1 deal out every kind of row."""
     for name, data in operator.inputs(case, rng, law).items():
-        slot.fills[name] = (data, int(rng.integers(1 << 62)))
+        seed = int(rng.integers(1 << 62))
+        if turn and isinstance(data, Fill) and data.kinds:
+            on = turn * _rows(slot.buffers[name].spec.shape) * data.deal(seed)[0] % len(data.kinds)
+            data = replace(data, kinds=(*data.kinds[on:], *data.kinds[:on]))
+        slot.fills[name] = (data, seed)
     restore(machine, slot, slot.fills)
+
+
+def turns(operator: Operator, case: Case, law: str, rng: np.random.Generator) -> int:
+    """How often contents must be dealt until every kind of row has been there: once, unless rows are few."""
+    shapes = buffer_shapes(operator, case)
+    fills = operator.inputs(case, rng, law).items()
+    return max(
+        (-(-len(f.kinds) // _rows(shapes[name])) for name, f in fills if isinstance(f, Fill) and f.kinds), default=1
+    )
+
+
+def _rows(shape: Sequence[int]) -> int:
+    return max(1, prod(shape[:-1]))
 
 
 def mirror(machine: Machine, source: Slot, target: Slot) -> None:

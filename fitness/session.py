@@ -12,7 +12,7 @@ from dataclasses import replace
 from evo.fitness.cache import BuildCache
 from evo.fitness.check import Gate
 from evo.fitness.clock import Rules, Side, light, race, seeded
-from evo.fitness.layout import lay_out, oracle_case, refill, slots_for
+from evo.fitness.layout import lay_out, oracle_case, refill, slots_for, turns
 from evo.fitness.loading import Loader
 from evo.fitness.player import Player, baseline_player, program_player
 from evo.fitness.steadiness import WARM_UP_S, settle
@@ -122,7 +122,8 @@ class Session:
             self._deviation(task.subject, each, case.name, task.seed)
         self.beat(f"check {case.name}")
         if case.group != "check" and (other := self._other_law(case, task.seed)):
-            self._deviation(task.subject, case, case.name, task.seed, other)
+            for turn in range(turns(self.operator, case, other, seeded(task.seed, case.name, "turns"))):
+                self._deviation(task.subject, case, case.name, task.seed, other, turn)
         deviation = self._deviation(task.subject, case, case.name, task.seed)
         _, identity = self.loader.load(task.subject, case, case.name)
         return CaseResult(case.name, Status.OK, deviation, machine_id=identity)
@@ -132,14 +133,16 @@ class Session:
         others = [law for law in self.operator.distributions if law != case.distribution]
         return "mixed" if "mixed" in others else str(seeded(seed, case.name, "law").choice(others)) if others else ""
 
-    def _deviation(self, subject: Subject, case: Case, build_of: str, seed: int, law: str = "") -> Deviation:
+    def _deviation(
+        self, subject: Subject, case: Case, build_of: str, seed: int, law: str = "", turn: int = 0
+    ) -> Deviation:
         """One case checked on fresh inputs, twice in different places: of its own distribution where it is timed, of a
         random one elsewhere, or of `law`; results under other laws have the tolerance of a check."""
         program, _ = self.loader.load(subject, case, build_of)
         player = program_player("candidate", program)
         if case.group == "check":
             law = str(seeded(seed, case.name, "law").choice(list(self.operator.distributions)))
-        gate = self._gate(case, [player], seed, 2, law)
+        gate = self._gate(case, [player], seed, 2, law, turn=turn)
         if law:
             gate = replace(gate, case=replace(case, group="check", distribution=law))
         (call, slot), again = [
@@ -206,7 +209,15 @@ class Session:
         return self._gate(case, players, task.seed, slots_for(self.machine, self.operator, case, protocol), lanes=lanes)
 
     def _gate(
-        self, case: Case, players: Sequence[Player], seed: int, count: int, law: str = "", *, lanes: int = 0
+        self,
+        case: Case,
+        players: Sequence[Player],
+        seed: int,
+        count: int,
+        law: str = "",
+        *,
+        lanes: int = 0,
+        turn: int = 0,
     ) -> Gate:
         """Slots with fresh contents for these players and, unless the case is small, the oracle."""
         program = None
@@ -216,7 +227,7 @@ class Session:
         layout = lay_out(self.machine, self.operator, case, plans, count=count, lanes=lanes)
         gate = Gate(self.machine, self.operator, case, layout, program, seeded(seed, case.name, "contents", law))
         for slot in layout.slots:
-            refill(self.machine, self.operator, case, slot, gate.rng, law or case.distribution)
+            refill(self.machine, self.operator, case, slot, gate.rng, law or case.distribution, turn)
         return gate
 
     def _side(self, gate: Gate, player: Player, *, verify: bool = True) -> tuple[Side, Deviation]:

@@ -21,8 +21,8 @@ TEMPO_NS = 40_000  # a tick of at most 1 us is found to about 20 ns at both ends
 READ_FLUSH = 3  # times the L2
 WRITE_FLUSH_BYTES = 256 << 20  # as `triton.testing.do_bench` clears
 SPOILED = 1024  # words of every output
-# Lines that a kernel marked as persisting (an evict_last policy) are made ordinary again before a flush. What they win
-# without this, `benchmarks/clock_selftest.py` measures.
+# Lines that a kernel marked as persisting (an evict_last policy) are made ordinary again before a flush, which leaves
+# most of them otherwise: `benchmarks/clock_selftest.py` measures it.
 RESET_PERSISTING = True
 _BLOCKS_A_SM = 8
 

@@ -108,7 +108,8 @@ def _spoilt(operator: Operator, form: _Form, seed: Path) -> Iterator[Member]:
                     why="where inputs are mapped read-only the write faults")  # fmt: skip
     yield from _unwritten(text, form, out)
     yield after("zoo_null", "fault", "writes through a null pointer", "*(volatile int*)0 = 1;", (Status.CRASH,))
-    yield after("zoo_spin", "fault", "never ends", "for (volatile int spin = 1; spin;) {}", (Status.TIMEOUT,))
+    yield after("zoo_spin", "fault", "never ends", "for (volatile unsigned char* end = data; *end < 256;) {}",
+                (Status.TIMEOUT,))  # fmt: skip
     yield _stateful(text, form, out)
     yield _made("zoo_include", "builder", "includes a file of the host", form.suffix,
                 text + '\n#include "/etc/passwd"\n', (Status.FORBIDDEN,), stage="build")  # fmt: skip
