@@ -1,60 +1,26 @@
-"""Reports: how numbers are written, and that nothing is hidden in the tables."""
+"""A run's report: how numbers are written, and that nothing is hidden in the tables."""
 
 from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from printed import FIRST, RUN, SECOND, rendered
 from rich.console import Console
 
-from evo.archive.views import LineageNode, ProposalView, RunRecord, Shown, TopRow
 from evo.engine.result import Best, CaseSummary, Progress, Result
 from evo.errors import UsageError
 from evo.records import (
-    Author,
-    Build,
-    Candidate,
-    CaseResult,
-    Deviation,
-    Diagnosis,
-    Evaluation,
-    Kernel,
-    Proposal,
-    Purpose,
-    Stage,
-    State,
-    Status,
-    Timing,
     Values,
 )
 from evo.report import notation
-from evo.report.archive import shown_report, top_table
-from evo.report.evaluation import evaluation_report
-from evo.report.lineage import lineage_tree
 from evo.report.live import Lines, Terminal, Watch, progress_line, progress_view, watch
 from evo.report.picture import draw
-from evo.report.rows import BaselineRow, OperatorRow, TargetRow
-from evo.report.runs import run_list
 from evo.report.summary import summary
-from evo.report.tables import baseline_table, operator_table, target_table
-
-RUN = "0192f3a4-5b6c-7000-8000-000000000000"
-FIRST, SECOND = "a1" * 32, "b2" * 32
-
-
-def rendered(part: Any, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(part, crop=False)
-    return console.export_text()
-
-
-def squeezed(part: Any, width: int = 80) -> list[str]:
-    return [" ".join(line.split()) for line in rendered(part, width).splitlines()]
 
 
 def progress(**changes: Any) -> Progress:
@@ -290,235 +256,3 @@ def test_the_picture_is_an_svg_that_loads_nothing(tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write the picture"):
         draw(tmp_path, "evo run", None, result())
-
-
-def evaluation(**changes: Any) -> Evaluation:
-    kernel = Kernel("rmsnorm_forward", (8, 8), registers=40, spill_bytes=16, shared_bytes=49152)
-    build = Build("k", Status.OK, "nvrtc 13.0", 0.1, code_hash="c3" * 32, kernels=(kernel,))
-    timing = Timing("rotation", "torch", 38.121, 39.424, 1.0342, 1.0313, 1.0371, 0.95, 60, "fixed", light_us=30.9)
-    cases = (
-        CaseResult("m8-n256", Status.OK, Deviation(1.25e-3, 2.5e-3), timing),
-        CaseResult(
-            "m8-n300", Status.UNCOVERED, diagnosis=Diagnosis(Stage.PLAN, "N % 256 == 0 does not hold", "m8-n300")
-        ),
-    )
-    base = Evaluation(
-        RUN, "", FIRST, Purpose.SEARCH, "torch", "cuda:0", Status.OK, None, (build, build), cases, {"build": 0.12}
-    )
-    return replace(base, **changes)
-
-
-def test_an_evaluation_shows_builds_deviations_and_times() -> None:
-    page = rendered(evaluation_report(evaluation()))
-    lines = [" ".join(line.split()) for line in page.splitlines()]
-    assert "ok candidate a1a1a1a1a1 on cuda:0 (build 0.12 s)" in lines
-    assert "kernel registers spills shared code" in lines  # no kernel has a stack
-    assert lines.count("rmsnorm_forward 40 16 B 48 KiB c3c3c3c3c3") == 1
-    assert "m8-n256 ok 1.25e-03 2.50e-03" in lines
-    assert lines[-2:] == ["not covered: 1 case", "N % 256 == 0 does not hold: m8-n300"]
-    assert "uncovered" not in page
-    assert lines.index("against torch") + 1 == lines.index("case opponent time speed-up light pairs")
-    assert "m8-n256 39.42 us 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
-    assert "min 1.034x geomean 1.034x max 1.034x over 1 of 2 cases" in lines
-
-
-def test_cases_timed_against_different_opponents_name_theirs() -> None:
-    first = evaluation().cases[0]
-    assert first.timing is not None
-    second = replace(first, case="m8-n512", timing=replace(first.timing, opponent="numpy"))
-    page = rendered(evaluation_report(evaluation(cases=(first, second))), width=100)
-    lines = [" ".join(line.split()) for line in page.splitlines()]
-    assert "m8-n256 39.42 us torch 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
-    assert "m8-n512 39.42 us numpy 38.12 us 1.034x [1.031, 1.037] 81% 60" in lines
-
-
-def test_an_opponents_file_is_named_without_its_folder() -> None:
-    timed = evaluation().cases[0]
-    assert timed.timing is not None
-    path = "/home/somebody/a folder/with/a/path/of/many/parts/that/would/be/folded/plain-reference.cpp"
-    page = rendered(evaluation_report(evaluation(cases=(replace(timed, timing=replace(timed.timing, opponent=path)),))))
-    assert "\nagainst plain-reference.cpp\n" in page
-    assert "somebody" not in page
-
-
-def test_uncovered_cases_are_grouped_by_reason_at_the_end() -> None:
-    budget = "constraint 'BUDGET <= 216' does not hold: BUDGET = {}"
-    why = {
-        "n8": "kernel f needs the optional tensor 'weight'",
-        "n1": budget.format(304),
-        "n2": budget.format(560),
-    }
-    uncovered = tuple(
-        CaseResult(name, Status.UNCOVERED, diagnosis=Diagnosis(Stage.PLAN, message, name))
-        for name, message in why.items()
-    )
-    lines = squeezed(evaluation_report(evaluation(cases=(*uncovered, evaluation().cases[0]))))
-    assert lines[-3:] == [
-        "not covered: 3 cases",
-        "kernel f needs the optional tensor 'weight': n8",
-        "constraint 'BUDGET <= 216' does not hold: n1, n2",
-    ]
-    assert lines.count("m8-n256 ok 1.25e-03 2.50e-03") == 1
-    assert not any(line.startswith("plan") for line in lines)
-
-
-def test_without_a_device_cases_are_built_and_no_more() -> None:
-    cases = (CaseResult("n1", Status.OK), CaseResult("n2", Status.RESOURCE_LIMIT))
-    lines = squeezed(evaluation_report(evaluation(device="", cases=cases)))
-    assert lines[0] == "built candidate a1a1a1a1a1 (build 0.12 s)"
-    assert lines[-4] == "case status"
-    assert lines[-2:] == ["n1 built", "n2 resource_limit"]
-
-
-def test_of_kernels_that_nothing_is_known_of_the_code_remains() -> None:
-    builds = tuple(Build(f"k{n}", Status.OK, "g++", 0.1, code_hash=n * 64, kernels=(Kernel("f"),)) for n in "eaa")
-    known = evaluation(builds=builds)
-    lines = squeezed(evaluation_report(known))
-    head = lines.index("kernel code")
-    assert lines[head + 2 : head + 5] == [f"f {'e' * 10}", f"f {'a' * 10}", ""]  # the order of the builds
-    assert "kernel code" not in squeezed(evaluation_report(known, archived=True))
-
-
-def test_the_most_frequent_opcodes_take_a_line_a_kernel() -> None:
-    counts = {"RET": 1, "FFMA": 64, "LDG.E.128": 32, "FADD": 32, "F2FP.BF16.F32.PACK_AB": 9, "MUFU.RSQ": 2}
-    kernel = Kernel("rmsnorm_forward", registers=40, opcodes=counts)
-    counted = evaluation(builds=(Build("k", Status.OK, "nvrtc", 0.1, code_hash="c3" * 32, kernels=(kernel,)),))
-    page = rendered(evaluation_report(counted), width=100)
-    assert "rmsnorm_forward  c3c3c3c3c3  FFMA 64, FADD 32, LDG.E.128 32, F2FP.BF16.F32.PACK_AB 9\n" in page
-    assert all(len(line) <= 80 for line in rendered(evaluation_report(counted)).splitlines())
-    archived = squeezed(evaluation_report(counted, archived=True))
-    assert "rmsnorm_forward 40 c3c3c3c3c3" in archived
-    assert not any("FFMA" in line for line in archived)
-
-
-def test_the_times_of_the_stages_stay_in_one_line() -> None:
-    seconds = {"build": 0.0, "check": 0.11, "time": 0.0}
-    lines = rendered(evaluation_report(evaluation(status=Status.NONDETERMINISTIC, seconds=seconds))).splitlines()
-    assert lines[:2] == [
-        "nondeterministic  candidate a1a1a1a1a1 on cuda:0",
-        "(build 0.00 s, check 0.11 s, time 0.00 s)",
-    ]
-    lines = rendered(evaluation_report(evaluation(seconds=seconds))).splitlines()
-    assert lines[0] == "ok  candidate a1a1a1a1a1 on cuda:0  (build 0.00 s, check 0.11 s, time 0.00 s)"
-
-
-LOG = f"""k.cu(7): error: identifier "it" is undefined
-\tvoid f({"const float* x, " * 8}it rows) {{  // [red]
-\t       {" " * 128}^
-1 error detected.   of it"""
-
-
-@pytest.mark.parametrize(
-    ("message", "before", "after"),
-    [
-        ('k.cu(7): error: identifier "it" is undefined', "", ""),
-        ('k.cu(7): identifier "it" is undefined', "", ""),  # the compiler's severity is left out of the sentence
-        ('k.cu(7): identifier "it" is undefined; declare it', "", "declare it\n"),
-        ("another message", "another message\n", ""),
-    ],
-)
-def test_a_compilers_log_is_printed_as_it_came_and_once(message: str, before: str, after: str) -> None:
-    diagnosis = Diagnosis(Stage.BUILD, message, detail=LOG + "\n")
-    failed = evaluation(status=Status.BUILD_ERROR, diagnosis=diagnosis, builds=(), cases=(), seconds={})
-    page = rendered(evaluation_report(failed))
-    assert page == f"build_error  candidate a1a1a1a1a1 on cuda:0\nbuild: {before}{LOG}\n{after}"
-
-
-def test_a_rejection_shows_its_diagnosis_in_full() -> None:
-    detail = "\n".join(f"line {i} of [the log]" for i in range(50))
-    diagnosis = Diagnosis(Stage.CHECK, "y[3] is 2.5, the truth 1.25", "m8-n256", detail)
-    case = CaseResult("m8-n256", Status.WRONG_RESULT, Deviation(float("inf"), 1.0), diagnosis=diagnosis)
-    page = rendered(evaluation_report(evaluation(status=Status.WRONG_RESULT, diagnosis=diagnosis, cases=(case,))))
-    assert page.startswith("wrong_result")
-    assert page.count("check, m8-n256: y[3] is 2.5, the truth 1.25") == 1
-    assert "line 49 of [the log]" in page
-    assert "infinite" in page
-
-
-def test_tables_of_what_is_installed() -> None:
-    operators = rendered(operator_table([OperatorRow("scale", "1", "y = a * x [fp32]", "evo-scale 0.1", 3)]))
-    assert "y = a * x [fp32]" in operators
-    targets = rendered(target_table([TargetRow("sm_90", "cuda", True, False, (), "no GPU; use --build-only")]))
-    assert targets.splitlines()[-1].split()[:4] == ["sm_90", "cuda", "yes", "no"]
-    baselines = rendered(baseline_table([BaselineRow("rmsnorm", "quack", False, "", "pip install quack-kernels")]))
-    assert "pip install quack-kernels" in baselines
-    assert "the plain seed is the yardstick" in rendered(baseline_table([]))
-
-
-def top_row(**changes: Any) -> TopRow:
-    base = TopRow(
-        candidate=FIRST, species="block-per-row", operator="rmsnorm", target="sm_90", values={"THREADS": 256},
-        score=1.021, covered=11, case="m8-n256", ratio=1.0342, low=1.0313, high=1.0371, time_us=38.1,
-        protocol="rotation", yardstick="torch", purpose=Purpose.FINAL, evaluator="e", run=RUN, evaluation=RUN,
-        evaluated_s=1e9,
-    )  # fmt: skip
-    return replace(base, **changes)
-
-
-def test_rankings_of_different_yardsticks_stay_apart() -> None:
-    page = rendered(top_table([top_row(), top_row(yardstick="plain")]))
-    assert "rmsnorm on sm_90, against torch" in page
-    assert "rmsnorm on sm_90, against plain" in page
-    lines = [line.split() for line in page.splitlines() if line.startswith("a1a1")]
-    assert lines == [["a1a1a1a1a1", "1.021x", "11", "1.034x", "[1.031,", "1.037]", "m8-n256", "block-per-row"]] * 2
-    assert "no timed candidate" in rendered(top_table([]))
-
-
-def test_a_ranking_marks_what_was_not_measured_again() -> None:
-    footnote = "~ the search's own number, not measured again: it may flatter"
-    final, searched = top_row(), top_row(candidate=SECOND, purpose=Purpose.SEARCH)
-    lines = squeezed(top_table([final, searched]))
-    assert "a1a1a1a1a1 1.021x 11 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
-    assert "b2b2b2b2b2 1.021x 11 ~ 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
-    assert lines[-1] == footnote
-    assert footnote not in squeezed(top_table([final]))
-
-
-def test_a_list_of_runs_has_their_ids_and_commands() -> None:
-    command = "evo run --operator rmsnorm --target cpu --budget minutes=1 --cases 'bf16-*' --cases 'fp32-*' --fresh"
-    runs = [
-        RunRecord(RUN, "rmsnorm", "cpu", "cpu:0", command, 7, "minutes=1", ("n1",), "numpy", "e", 1e9, 1e9, "done"),
-        RunRecord("01a2" + RUN[4:], "scale", "sm_90", "cuda:0", "evo run", 7, "", (), "", "e", 1e9, None, "failed"),
-    ]
-    lines = rendered(run_list(runs)).splitlines()
-    started = f"{datetime.fromtimestamp(1e9, UTC).astimezone():%Y-%m-%d %H:%M}"
-    assert lines[0].split() == ["run", "state", "operator", "target", "started"]
-    assert lines[2] == f"0192f3a4-5b6c-7000  done    rmsnorm   cpu     {started}"
-    assert lines[3] == f"  {command}"
-    assert lines[4] == f"01a2f3a4-5b6c-7000  failed  scale     sm_90   {started}"
-    assert rendered(run_list([])) == "the archive holds no run\n"
-
-
-def test_a_shown_candidate_has_genes_proposals_evaluations_and_source() -> None:
-    candidate = Candidate(FIRST, "rmsnorm", "sm_90", "block-per-row", ".cu", "__global__ void f();\n", {"THREADS": 256})
-    proposal = Proposal(RUN, RUN, candidate, (), Author("creep-mutation"), "one gene")
-    shown = Shown("candidate", FIRST, candidate, (ProposalView(proposal, State.DONE, 1e9),), (evaluation(),))
-    page = rendered(shown_report(shown), width=100)
-    for part in ("THREADS=256", "creep-mutation", "one gene", "1.034x  [1.031, 1.037]", "__global__ void f();"):
-        assert part in page
-
-
-def test_a_shown_run_has_its_record_and_counts() -> None:
-    run = RunRecord(
-        RUN, "rmsnorm", "cpu", "cpu:0", "evo run", 7, "minutes=1", ("n1",), "numpy", "e", 1e9, 1e9 + 61, "done"
-    )
-    page = rendered(shown_report(Shown("run", RUN, run=run, statuses={"ok": 3, "crash": 1}, top=(top_row(),))))
-    assert "done, started" in page
-    assert "1 min 1 s, budget minutes=1, seed 7" in " ".join(page.split())
-    assert "evaluations: ok 3, crash 1" in page
-    assert "against torch" in page
-
-
-def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:
-    seed = Author("seed")
-    nodes = [
-        LineageNode("c" * 64, ("d" * 64, "e" * 64), "child", 1.2, Status.OK, 0, Author("uniform-crossover")),
-        LineageNode("d" * 64, ("e" * 64,), "left", None, Status.CRASH, 1, Author("llm", "big")),
-        LineageNode("e" * 64, ("f" * 64,), "root", 1.0, Status.OK, 1, seed),
-    ]
-    page = rendered(lineage_tree(nodes))
-    assert page.splitlines()[0] == "cccccccccc  child  1.200x  by uniform-crossover"
-    assert page.count("eeeeeeeeee  root  1.000x  by seed") == 1
-    assert page.count("eeeeeeeeee  (see above)") == 1
-    assert "dddddddddd  left  crash  by llm big" in page
-    assert "ffffffffff  (not followed)" in page
