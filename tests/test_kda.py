@@ -118,23 +118,6 @@ def test_lengths_keep_their_order_where_they_are_timed_and_nowhere_else() -> Non
     assert len(orders) > 4
 
 
-def test_weak_gates_forget_nothing_and_saturated_ones_at_once() -> None:
-    case = cases.make("x", "check", 2, tokens=64)
-    rng = np.random.default_rng(3)
-    for law, least, most in (("weak", -0.6, 0.0), ("saturated", -5.0, 0.0)):
-        made = contents.inputs(case, rng, law)
-        a_log, bias = made["A_log"], made["dt_bias"]
-        assert isinstance(a_log, np.ndarray)
-        assert isinstance(bias, np.ndarray)
-        g = rng.standard_normal((64, 2, 128))
-        with np.errstate(over="ignore"):
-            gate = -5.0 / (1 + np.exp(-np.exp(a_log)[:, None] * (g + bias)))
-        assert least <= gate.min()
-        assert gate.max() <= most
-        ends = (gate < -4.9) | (gate > -0.1)
-        assert ends.mean() > 0.85
-
-
 # --- genomes
 
 

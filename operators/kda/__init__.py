@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo.dtypes import ITEMSIZE
-from evo.operator import Baseline, Case, Cost, Fill, Operator, Scalar, Tensor, Tolerance
+from evo.operator import Baseline, Case, Cost, Fill, Operator, Recorded, Scalar, Tensor, Tolerance
 from evo.operators.kda import cases, contents
+from evo.operators.kda.baselines import CudnnKda, CudnnPrecastKda, FlaKda, FlashKda
+from evo.operators.rmsnorm.records import read_recorded
 
 if TYPE_CHECKING:
     import numpy as np
 
 HERE = Path(__file__).parent
-CUDA_SEEDS = ("recurrent.cu",)
+CUDA_SEEDS = ("recurrent.cu", "fused.cu")  # the first covers every case: it is the yardstick of last resort
 CPU_SEEDS = ("recurrent.cpp",)
+RECORDED = ("recorded.json", "recorded_forced.json")
 HEADED, KEYS, VALUES = ("B", "T", "H"), ("B", "T", "H", "K"), ("B", "T", "H", "V")
 
 
@@ -32,7 +35,7 @@ class Kda(Operator):
     name = "kda"
     summary = "Kimi Delta Attention forward: chunks of a gated delta rule, fixed, batched and ragged sequences"
     dims = ("B", "T", "H", "K", "V", "N")
-    tensors = (
+    tensors: tuple[Tensor, ...] = (
         Tensor("q", "in", ("bf16",), KEYS),
         Tensor("k", "in", ("bf16",), KEYS),
         Tensor("v", "in", ("bf16",), VALUES),
@@ -47,13 +50,25 @@ class Kda(Operator):
     )
     scalars = (Scalar("scale", "f32"), Scalar("lower_bound", "f32"))
     numerics = ("accurate", "bit-exact")
-    distributions = contents.DISTRIBUTIONS
+    distributions: tuple[str, ...] = contents.DISTRIBUTIONS
 
     def cases(self, target: str) -> tuple[Case, ...]:
         return cases.cpu() if target == "cpu" else cases.cuda()
 
+    def validate(self, case: Case) -> None:
+        """Besides the general rules: K, V, the lower bound, one type of state, and sequences that fill the tokens."""
+        super().validate(case)
+        cases.check(case)
+
     def neighbours(self, case: Case) -> tuple[Case, ...]:
         return cases.neighbours(case)
+
+    def drawn_near(self, case: Case, rng: np.random.Generator) -> tuple[Case, ...]:
+        """Near what is timed; the reference takes a millisecond for a few tokens, so not near every small case too."""
+        return (cases.drawn(case, rng),) if case.group != "check" else ()
+
+    def drawn(self, cases_: Sequence[Case], rng: np.random.Generator) -> tuple[Case, ...]:
+        return (cases.drawn(cases_[int(rng.integers(len(cases_)))], rng),) if cases_ else ()
 
     def inputs(
         self, case: Case, rng: np.random.Generator, distribution: str
@@ -66,10 +81,10 @@ class Kda(Operator):
         from evo.operators.kda.reference import forward
 
         flat = {name: inputs[name].reshape(-1, *inputs[name].shape[2:]) for name in ("q", "k", "v", "g", "beta")}
-        edges = inputs.get("cu_seqlens")
-        spans = (
-            cases.bounds(case) if edges is None else [(int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
-        )
+        spans = cases.bounds(case)
+        if (edges := inputs.get("cu_seqlens")) is not None:  # their order is the contents' own
+            cases.check_edges(edges, case.dims["T"], f"case {case.name!r}")
+            spans = [(int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
         out, final = forward(
             **flat, a_log=inputs["A_log"], dt_bias=inputs["dt_bias"], scale=float(case.scalars["scale"]),
             lower_bound=float(case.scalars["lower_bound"]), bounds=spans, initial_state=inputs.get("initial_state"),
@@ -78,12 +93,17 @@ class Kda(Operator):
         return found | ({"final_state": final} if "final_state" in case.present else {})
 
     def tolerance(self, case: Case) -> Tolerance:
-        """What bf16 factors cost and little more: FlashKDA's own bits are up to 5.5e-3 from float64.
+        """What bf16 factors cost and little more, the same for out and state.
+
+        FlashKDA's own arithmetic, which rounds the state to bf16 after every chunk, is 5.2e-3 to 5.7e-3 from float64
+        where the gates are the timed ones, and up to 8.2e-3 where nothing is forgotten and on small cases; with the
+        state in fp32 it is 3e-3 to 4e-3 everywhere.
 
         An output row whose q meets no k of the past is almost nothing, and almost all error; it is judged by the size
         of the tensor's rows. A segment that started from the wrong state is off by a row's own size.
         """
-        return Tolerance(rms=6e-3, max=0.25, row=0.06, row_floor=1.0)
+        timed = case.group != "check" and case.scalars["lower_bound"] == cases.SAFE_BOUND
+        return Tolerance(rms=6e-3 if timed else 9e-3, max=0.25, row=0.06, row_floor=1.0)
 
     def cost(self, case: Case) -> Cost:
         """The states' products alone are 6 K V operations a token and head, whatever the chunk."""
@@ -105,7 +125,12 @@ class Kda(Operator):
         return HERE / ("oracle.cpp" if target == "cpu" else "oracle.cu")
 
     def baselines(self, target: str) -> Sequence[Baseline]:
-        return ()
+        return () if target == "cpu" else (FlaKda(), CudnnKda(target), CudnnPrecastKda(target), FlashKda())
+
+    def recorded(self, target: str) -> Sequence[Recorded]:
+        if target != "sm_90":
+            return ()
+        return tuple(entry for name in RECORDED for entry in read_recorded(HERE / name))
 
     def notes(self) -> str:
         return (HERE / "notes.md").read_text(encoding="utf-8")
