@@ -23,7 +23,7 @@ from typing import Any
 from evo import codec, ids
 from evo.app.provenance import evaluator_hash
 from evo.app.stand import Stand, choose_target, stand
-from evo.app.zoo import needed_cases, run_zoo, said_of
+from evo.app.trust.zoo import needed_cases, run_zoo, said_of
 from evo.fitness.evaluator import SECOND_LOOK, Evaluator
 from evo.fitness.zoo import Finding, members
 from evo.genome import Genome, make_candidate, objection, uncovered

@@ -14,9 +14,9 @@ from certified import KERNEL, installed
 from typer.testing import CliRunner
 
 from evo import app, codec
-from evo.app.certificate_file import contradiction, read_certificate, seal, source_hash, write_certificate
-from evo.app.certificates import opponents
-from evo.app.replay import verdict
+from evo.app.trust.certificate_file import contradiction, read_certificate, seal, source_hash, write_certificate
+from evo.app.trust.certificates import opponents
+from evo.app.trust.replay import verdict
 from evo.archive import Archive, RunRecord, show
 from evo.certificate import SCHEMA, Certificate, Outcome, content_digest
 from evo.cli.root import app as cli
@@ -374,8 +374,8 @@ def test_hold_outs_are_shown_apart_and_reach_nothing_that_a_search_reads(tmp_pat
 
 
 def test_a_diagnosis_of_a_hold_out_is_not_filed_either(filed: tuple[Path, str, str]) -> None:
-    from evo.app.certify import _file
     from evo.app.stand import stand
+    from evo.app.trust.certify import _file
     from evo.plugins.manager import Plugins
 
     place, right, _ = filed
@@ -414,7 +414,7 @@ def test_only_installed_opponents_are_in_a_certificate(made: Certificate) -> Non
 def test_whose_fault_a_missing_time_is(
     made: Certificate, status: Status, where: str, outcome: Outcome, why: str
 ) -> None:
-    from evo.app.replay import _failure
+    from evo.app.trust.replay import _failure
 
     failed = Evaluation(
         new_id(), "", made.candidate.id, Purpose.CERTIFY, "y", "cpu:0", status, Diagnosis(Stage.CHECK, "so", where)

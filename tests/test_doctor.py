@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evo.app import operator_doctor
-from evo.app.doctor import machine_findings
+from evo.app.trust import operator_doctor
+from evo.app.trust.doctor import machine_findings
 from evo.archive import Archive
 from evo.cli.root import app
 from evo.errors import UsageError
@@ -337,7 +337,7 @@ def test_a_run_refuses_an_operator_that_null_kernels_pass(loose: Path, tmp_path:
 
 
 ORACLE = """
-from evo.app.operator_doctor import oracle_findings
+from evo.app.trust.operator_doctor import oracle_findings
 from evo.plugins.manager import Plugins
 plugins = Plugins.load()
 (found,) = oracle_findings(plugins, plugins.operator("scale"), "cpu", lambda message: None)

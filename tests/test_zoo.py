@@ -14,7 +14,7 @@ from zoo_judge import judged
 
 from evo import codec
 from evo.app.stand import find_target
-from evo.app.zoo import build_zoo, needed_cases
+from evo.app.trust.zoo import build_zoo, needed_cases
 from evo.fitness.cuda.target import CudaTarget
 from evo.fitness.zoo import HERE, Finding, Member, file_members, generic_members, kinds, members
 from evo.genome import Genome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evo.app.stand import stand
-from evo.app.zoo import run_zoo
+from evo.app.trust.zoo import run_zoo
 from evo.fitness.zoo import Finding, Member
 from evo.plugins.manager import Plugins
 

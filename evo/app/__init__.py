@@ -16,19 +16,19 @@ from evo.app.archived import (
 from evo.app.asked import answer_json, ask_json
 from evo.app.asking import open_desk
 from evo.app.care import archive_backup, archive_check, archive_merge, archive_upgrade, archive_vacuum
-from evo.app.certificate_file import read_certificate, write_certificate
-from evo.app.certify import Order, certify
 from evo.app.control import ban, inject, status, stop
 from evo.app.discovering import discover_genes
-from evo.app.doctor import doctor
 from evo.app.evaluating import evaluate_pending
 from evo.app.listing import list_baselines, list_operators, list_targets
 from evo.app.prompting import prompt
-from evo.app.replay import replay
 from evo.app.replay_run import replay_run
 from evo.app.rulings import asked_for, rule
 from evo.app.running import Settings, resume, run
 from evo.app.single import bench, check
+from evo.app.trust.certificate_file import read_certificate, write_certificate
+from evo.app.trust.certify import Order, certify
+from evo.app.trust.doctor import doctor
+from evo.app.trust.replay import replay
 
 __all__ = [
     "AgentSettings", "Order", "Settings", "answer_json", "archive_backup", "archive_check", "archive_diff",

@@ -14,13 +14,13 @@ from evo import ids
 from evo.app.agents import Agents, AgentSettings, arm_summaries, check_agents, forecast, open_agents
 from evo.app.buying import bought, pace
 from evo.app.control import refuse_resuming
-from evo.app.holdout import run_holdout
-from evo.app.operator_doctor import refuse_weak_gate
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.remembering import Memory, learned, remembered
 from evo.app.resumable import resumable
 from evo.app.rulings import hold_finalists
 from evo.app.stand import Stand, choose_target, select_cases, stand
+from evo.app.trust.holdout import run_holdout
+from evo.app.trust.operator_doctor import refuse_weak_gate
 from evo.app.winners import write_holdout, write_winners
 from evo.archive import Archive, RunRecord, messages
 from evo.engine.budget import Budget, Meter

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evo import app
-from evo.app.certificate_file import seal, write_certificate
+from evo.app.trust.certificate_file import seal, write_certificate
 from evo.certificate import Certificate, Outcome
 from evo.operators.rmsnorm import RmsNorm
 from evo.records import Status

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evo.app.doctor import machine_findings
-from evo.app.operator_doctor import filter_findings, oracle_findings, refuse_weak_gate
+from evo.app.trust.doctor import machine_findings
+from evo.app.trust.operator_doctor import filter_findings, oracle_findings, refuse_weak_gate
 from evo.fitness.cuda.devices import list_devices
 from evo.fitness.cuda.nvml import read_nvml
 from evo.fitness.cuda.target import CudaTarget

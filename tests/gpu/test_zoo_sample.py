@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from zoo_judge import judged
 
-from evo.app.zoo import needed_cases
+from evo.app.trust.zoo import needed_cases
 from evo.fitness.cuda.devices import list_devices
 from evo.fitness.zoo import members
 from evo.plugins.manager import Plugins

@@ -106,7 +106,7 @@ def oracle_findings(plugins: Plugins, operator: Operator, target: str, say: Say)
 
 def zoo_findings(plugins: Plugins, operator: Operator, target: str, say: Say) -> Iterator[Finding]:
     """Every hostile kernel must be refused, with the status that it must get."""
-    from evo.app.zoo import needed_cases, run_zoo
+    from evo.app.trust.zoo import needed_cases, run_zoo
     from evo.fitness.zoo import members
 
     animals = [animal for animal in members(operator, target) if not animal.slow]

@@ -9,9 +9,9 @@ from typing import Literal
 
 from evo import certificate as records
 from evo import codec, ids
-from evo.app.certificate_file import medians, seal, source_hash, summarise
 from evo.app.provenance import device_facts, evaluator_hash, operator_hash, versions
 from evo.app.stand import Stand
+from evo.app.trust.certificate_file import medians, seal, source_hash, summarise
 from evo.certificate import SCHEMA, Certificate, CertifiedCase, Measurement, Opponent
 from evo.fitness.calibration import Calibration
 from evo.fitness.job import Job, plan_job

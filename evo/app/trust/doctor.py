@@ -41,7 +41,7 @@ def doctor(
     say("looking at the machine")
     found = machine_findings(place, archive)
     if item is not None:
-        from evo.app.operator_doctor import operator_findings
+        from evo.app.trust.operator_doctor import operator_findings
 
         found += operator_findings(plugins, item, target, say)
     return found

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo import ids
-from evo.app.certificates import Terms, make_certificate
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.single import gene_values, read_genome
 from evo.app.stand import Stand, stand
+from evo.app.trust.certificates import Terms, make_certificate
 from evo.archive import Archive, RunRecord
 from evo.certificate import Certificate
 from evo.errors import RunError, UsageError

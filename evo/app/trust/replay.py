@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from evo.app.certificate_file import read_certificate
-from evo.app.certificates import build_of, genome_opponents, opponents, planned
-from evo.app.certify import Say, measured
 from evo.app.provenance import evaluator_hash, operator_hash
 from evo.app.stand import Stand, choose_target, stand
+from evo.app.trust.certificate_file import read_certificate
+from evo.app.trust.certificates import build_of, genome_opponents, opponents, planned
+from evo.app.trust.certify import Say, measured
 from evo.certificate import Certificate, CertifiedCase, Opponent, Outcome, Replay, ReplayedCase
 from evo.errors import TargetError, UnknownNameError
 from evo.fitness.clock import UNSTABLE

@@ -1,0 +1,1 @@
+"""Can a number be believed? Doctor and zoo, certificates and their replays, hold-outs."""
