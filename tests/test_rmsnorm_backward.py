@@ -201,7 +201,7 @@ def _build(seed: str, case: Case, changes: Values, name: str, blobs: BlobStore) 
     return target.build(compile_request(genome, BACKWARD, case, values, target=name, arch=target.arch), blobs)
 
 
-LONG: Values = {"SLICE": 8192, "CONSUMERS": 256}
+LONG: Values = {"RING": 96}
 
 
 @pytest.mark.parametrize("name", ["sm_90", "sm_100"])
@@ -214,6 +214,8 @@ LONG: Values = {"SLICE": 8192, "CONSUMERS": 256}
         ("warp", "bf16", 256, "", {}), ("warp", "bf16", 512, "", {}), ("warp", "fp32", 256, "", {}),
         ("warp", "fp16", 264, "full", {"CTAS": 1}),
         ("warp", "bf16", 256, "", {"FINISH": "ticket", "LANES": 8, "CTAS": 1}),
+        ("ring", "bf16", 256, "", {}), ("ring", "fp16", 264, "full", {}), ("ring", "bf16", 2048, "", {}),
+        ("ring", "bf16", 256, "", {"FINISH": "ticket", "PER": 32, "HELD": 0}),
         ("cluster", "bf16", 8192, "", {}), ("cluster", "bf16", 65536, "", {}), ("cluster", "bf16", 262144, "", {}),
         ("cluster", "fp32", 32768, "", LONG), ("cluster", "bf16", 65536, "full", LONG),
         ("cluster", "bf16", 65536, "", {**LONG, "WEIGHT": "shared"}),

@@ -66,10 +66,14 @@ VARIANTS: list[tuple[Operator, str, Genes, tuple[int, ...]]] = [
     (BACKWARD, "warp", {"CTAS": 1, "FINISH": "ticket"}, (264, 256)),
     (BACKWARD, "warp", {"CTAS": 1, "FINISH": "ticket", "LANES": 8, "WEIGHT": "late", "COLUMNS": 512}, (136, 128)),
     (BACKWARD, "warp", {"CTAS": 1, "LANES": 16, "UNROLL": 4, "THREADS": 128}, (136, 256)),
+    (BACKWARD, "ring", {}, (8, 264, 512)),
+    (BACKWARD, "ring", {"FINISH": "ticket"}, (264, 256)),
+    (BACKWARD, "ring", {"FINISH": "ticket", "PER": 32, "HELD": 0, "COLUMNS": 128, "WARPS": 8}, (136, 128)),
+    (BACKWARD, "ring", {"PER": 8, "TILE": 512, "STAGES": 2, "WARPS": 4, "CTAS": 2, "RING": 96}, (136, 256)),
     (BACKWARD, "cluster", {}, (1032, 8192, 32768)),
-    (BACKWARD, "cluster", {"SLICE": 2048, "CONSUMERS": 128, "BEHIND": 0, "STAGES": 2, "WEIGHT": "late"}, (4128, 8192)),
-    (BACKWARD, "cluster", {"SLICE": 2048, "CONSUMERS": 128, "PRODUCER": "warp", "WEIGHT": "shared"}, (4128, 8192)),
-    (BACKWARD, "cluster", {"SLICE": 4096, "CONSUMERS": 256, "STAGES": 4, "FILL": 100}, (1032, 16384)),
+    (BACKWARD, "cluster", {"RING": 24, "BEHIND": 0, "STAGES": 2, "WEIGHT": "late"}, (4128, 8192)),
+    (BACKWARD, "cluster", {"RING": 48, "PER": 16, "WEIGHT": "shared"}, (4128, 8192)),
+    (BACKWARD, "cluster", {"RING": 96, "STAGES": 4, "FILL": 100}, (16384,)),
 ]
 
 

@@ -5,22 +5,24 @@ summary  = "persistent CTAs, a row at a time: rows ahead by cp.async, dw in regi
 static   = ["N"]
 
 [genes]
-THREADS  = [256, 128, 512, 64, 1024]
+THREADS  = [256, 128, 512, 64, 1024]       # at most: a short row has one for each access, and so more CTAs an SM
 STAGES   = [3, 2, 4, 6]                    # rows in shared memory, one of them being worked on
-CTAS     = [2, 1, 3, 4, 6, 8]              # per SM
+CTAS     = [2, 1, 3, 4, 6, 8]              # per SM, of so many threads
 WEIGHT   = ["late", "held"]                # loaded for every row, or kept in registers
 STORE    = [
     "st.global.v4.b32", "st.global.cs.v4.b32", "st.global.cg.v4.b32", "st.global.wt.v4.b32",
     "st.global.L1::no_allocate.v4.b32",
 ]
 WLOAD    = ["ld.global.nc.v4.b32", "ld.global.nc.L1::evict_last.v4.b32"]
-COLUMNS  = [32, 64, 128, 16]               # that a CTA of the last step sums
+COLUMNS  = [16, 32, 64, 128]               # that a CTA of the last step sums
 PDL      = [1, 0]                          # the last step is launched while the first still runs, and waits inside
 
 [let]
 VECTOR   = "16 // itemsize_dx"
-ACCESSES = "ceildiv(N, VECTOR * THREADS)"
-PARTS    = "min(M, SMS * CTAS)"            # CTAs, and rows of partial sums
+TEAM     = "min(THREADS, 32 * ceildiv(N, 32 * VECTOR))"   # threads
+ACCESSES = "ceildiv(N, VECTOR * TEAM)"
+RESIDENT = "max(CTAS, min(16, CTAS * THREADS // TEAM))"   # CTAs an SM
+PARTS    = "min(M, SMS * RESIDENT)"        # CTAs, and rows of partial sums
 ROW      = "N * (itemsize_x + itemsize_dy + where(has_dresidual_out, itemsize_dresidual_out, 0))"
 BUDGET   = "56 + VECTOR * ACCESSES * (1 + has_db + (WEIGHT == 'held'))"
 
@@ -29,15 +31,15 @@ all = [
     "THREADS * CTAS <= 2048",
     "N % VECTOR == 0",
     "BUDGET <= 200",                       # registers of a thread, estimated: nothing may spill
-    "BUDGET * THREADS * CTAS <= 65536",
+    "BUDGET * TEAM * RESIDENT <= 65536",
     "STAGES * ROW + 2048 <= SMEM_BLOCK",
-    "(STAGES * ROW + 2048) * CTAS <= SMEM_SM",
+    "(STAGES * ROW + 2048) * RESIDENT <= SMEM_SM",
 ]
 
 [[launch]]
 kernel = "backward_rows"
 grid   = ["PARTS"]
-block  = ["THREADS"]
+block  = ["TEAM"]
 shared = "STAGES * ROW"
 args   = ["x", "weight", "dy", "rstd", "dresidual_out?", "dx", "dresidual?", "partial", "i32:M"]
 
@@ -55,15 +57,15 @@ partial = { dtype = "fp32", shape = ["1 + has_db", "PARTS", "N"] }
 
 constexpr int SIZE = evo_words<DTYPE_dx>::SIZE;                 // elements of an access: 16 bytes of dy and dx
 template <class T> constexpr int WORDS = SIZE * sizeof(T) / 4;  // 32-bit words of as many elements of T
-constexpr int WARPS = THREADS / 32;
 constexpr int VECTORS = DIM_N / SIZE;                           // accesses that cover a row
-constexpr int ACCESSES = (VECTORS + THREADS - 1) / THREADS;     // of one thread; in the last some threads may idle
-constexpr bool EVEN = VECTORS % THREADS == 0, HELD = WEIGHT_INDEX == 1;
+constexpr int COVER = (VECTORS + 31) / 32 * 32, TEAM = THREADS < COVER ? THREADS : COVER, WARPS = TEAM / 32;
+constexpr int ACCESSES = (VECTORS + TEAM - 1) / TEAM;           // of one thread; in the last some threads may idle
+constexpr bool EVEN = VECTORS % TEAM == 0, HELD = WEIGHT_INDEX == 1;
 constexpr int X_BYTES = DIM_N * sizeof(DTYPE_x), DY_BYTES = DIM_N * sizeof(DTYPE_dy);
 constexpr int MORE_BYTES = HAS_dresidual_out ? DIM_N * sizeof(DTYPE_dresidual_out) : 0;
 constexpr int ROW_BYTES = X_BYTES + DY_BYTES + MORE_BYTES;
 
-EVO_DEVICE int offset(int access) { return (access * THREADS + (int)threadIdx.x) * SIZE; }
+EVO_DEVICE int offset(int access) { return (access * TEAM + (int)threadIdx.x) * SIZE; }
 EVO_DEVICE bool inside(int access) { return EVEN || offset(access) < DIM_N; }
 
 template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T* from) {
@@ -217,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(256)
     partial += (long long)blockIdx.y * parts * DIM_N;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     if (column < DIM_N) {
-#pragma unroll 4
+#pragma unroll 8
         for (int part = split; part < parts; part += SPLIT)
             sum = add(sum, *reinterpret_cast<const float4*>(partial + (long long)part * DIM_N + column));
     }

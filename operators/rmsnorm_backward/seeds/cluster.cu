@@ -1,19 +1,17 @@
 /* evo
 operator = "rmsnorm_backward"
-species  = "cluster-ring"
-summary  = "long rows: a cluster shares a row, a producer brings rows ahead by bulk copies, dw in registers; a second launch adds"
+species  = "slice-ring"
+summary  = "rings of rows fill an SM: of several rows, one, or its share of a cluster's; the last warp brings the next"
 arch     = ["sm_90a", "sm_100a"]
 static   = ["N"]
 
 [genes]
-SLICE     = [16384, 8192, 4096, 2048, 32768]  # elements of a row that a CTA has, at most: N / SLICE of them share a row
-CONSUMERS = [512, 256, 128, 384, 768]      # threads
-PRODUCER  = ["thread", "warp"]             # rows are asked for by the first consumer, or by a warp of its own, which costs
-                                           # the registers of four: they are shared out by four warps
-STAGES    = [3, 2, 4, 5, 6, 8]             # rows in the ring
-CTAS      = [1, 2, 3]                      # per SM
+RING      = [192, 96, 48, 24, 216]         # KB of rows that an SM keeps: of as many CTAs as that is enough for, with a
+                                           # row each; or a cluster of CTAs shares a row
+PER       = [32, 64, 16]                   # elements of a thread
+STAGES    = [3, 2, 4, 5, 6, 8]             # rows in a ring
 FILL      = [88, 75, 94, 100]              # percent of the SMs: clusters stay within a GPC, so some SMs find no place in
-                                           # one, and a persistent cluster that has to wait costs a second wave
+                                           # one of four or more, and a persistent cluster that waits costs a second wave
 BEHIND    = [1, 0]                         # 1: a row is finished after the next one was summed, so that no one waits
 WEIGHT    = ["held", "shared", "late"]     # kept in registers, in shared memory, or loaded for every row
 STORE     = [
@@ -21,33 +19,36 @@ STORE     = [
     "st.global.L1::no_allocate.v4.b32",
 ]
 WLOAD     = ["ld.global.nc.v4.b32", "ld.global.nc.L1::evict_last.v4.b32"]
-COLUMNS   = [32, 64, 128, 16]               # that a CTA of the last step sums
-PDL       = [1, 0]                          # the last step is launched while the first still runs, and waits inside
+COLUMNS   = [16, 32, 64]                   # that a CTA of the last step sums; eight times as many of a cluster's row
+PDL       = [1, 0]                         # the last step is launched while the first still runs, and waits inside
 
 [let]
-VECTOR   = "16 // itemsize_dx"
-CLUSTER  = "ceildiv(N, SLICE)"
-SHARE    = "N // CLUSTER"
-ACCESSES = "ceildiv(SHARE, VECTOR * CONSUMERS)"
-STAGE    = "SHARE * (itemsize_x + itemsize_dy + where(has_dresidual_out, itemsize_dresidual_out, 0))"
-FACTORS  = "where(WEIGHT == 'shared', ACCESSES * CONSUMERS * VECTOR * 4, 0)"
-SHARED   = "STAGES * STAGE + FACTORS"
-RESERVED = "2048 + CLUSTER * CONSUMERS // 2"   # barriers, sums, and what the driver keeps
-THREADS  = "CONSUMERS + where(PRODUCER == 'warp', 32, 0)"
-BUDGET   = "52 + VECTOR * ACCESSES * (1 + has_db + (WEIGHT == 'held'))"
-PARTS    = "min(M, where(CLUSTER > 1, max(1, SMS * CTAS * FILL // (100 * CLUSTER)), SMS * CTAS))"   # clusters
+VECTOR    = "16 // itemsize_dx"
+ELEMENT   = "itemsize_x + itemsize_dy + where(has_dresidual_out, itemsize_dresidual_out, 0)"   # bytes
+NEED      = "ceildiv(STAGES * N * ELEMENT, RING * 1024)"
+CLUSTER   = "where(NEED > 8, 16, where(NEED > 4, 8, where(NEED > 2, 4, NEED)))"
+SHARE     = "N // CLUSTER"
+THREADS   = "min(1024, 32 * ceildiv(SHARE, 32 * PER))"
+ACCESSES  = "ceildiv(SHARE, VECTOR * THREADS)"
+BUDGET    = "52 + VECTOR * ACCESSES * (1 + has_db + (WEIGHT == 'held'))"
+STAGE     = "SHARE * ELEMENT"
+FACTORS   = "where(WEIGHT == 'shared', ACCESSES * THREADS * VECTOR * 4, 0)"
+SHARED    = "STAGES * STAGE + FACTORS"
+RESERVED  = "2048 + CLUSTER * THREADS // 2"   # barriers, sums, and what the driver keeps
+CTAS      = "max(1, min(16, RING * 1024 // (STAGES * STAGE), 65536 // (BUDGET * THREADS)))"   # per SM
+PARTS     = "min(M, max(1, where(CLUSTER > 2, SMS * FILL // (100 * CLUSTER), SMS * CTAS // CLUSTER)))"   # or clusters
 
 [constraints]
 all = [
-    "THREADS * CTAS <= 2048",
     "N >= 1024",
-    "CLUSTER <= 16",
+    "NEED <= 16",
     "N % (CLUSTER * VECTOR) == 0",
     "BUDGET <= 208",                       # registers of a thread, estimated: nothing may spill
-    "BUDGET * ceildiv(THREADS, 128) * 128 * CTAS <= 65536",
+    "BUDGET * THREADS * CTAS <= 65536",
     "STAGES >= 2 + BEHIND",
     "SHARED + RESERVED <= SMEM_BLOCK",
     "(SHARED + RESERVED) * CTAS <= SMEM_SM",
+    "FILL == 88 or CLUSTER > 2",
 ]
 
 [[launch]]
@@ -60,7 +61,7 @@ args    = ["x", "weight", "dy", "rstd", "dresidual_out?", "dx", "dresidual?", "p
 
 [[launch]]
 kernel = "backward_sums"
-grid   = ["ceildiv(N, COLUMNS)", "1 + has_db"]
+grid   = ["ceildiv(N, where(CLUSTER > 1, 8, 1) * COLUMNS)", "1 + has_db"]
 block  = [256]
 pdl    = "PDL"
 args   = ["partial", "dw", "db?", "i32:PARTS"]
@@ -72,17 +73,25 @@ partial = { dtype = "fp32", shape = ["1 + has_db", "PARTS", "N"] }
 
 constexpr int SIZE = evo_words<DTYPE_dx>::SIZE;                 // elements of an access: 16 bytes of dy and dx
 template <class T> constexpr int WORDS = SIZE * sizeof(T) / 4;  // 32-bit words of as many elements of T
-constexpr int CLUSTER = (DIM_N + SLICE - 1) / SLICE, SHARE = DIM_N / CLUSTER;  // CTAs of a row, elements of each
-constexpr int WARPS = CONSUMERS / 32, PARTIALS = CLUSTER * WARPS;               // sums that make up a row's
-constexpr int VECTORS = SHARE / SIZE, ACCESSES = (VECTORS + CONSUMERS - 1) / CONSUMERS;
-constexpr bool EVEN = VECTORS % CONSUMERS == 0, HELD = WEIGHT_INDEX == 0, SHARED = WEIGHT_INDEX == 1;
+constexpr int ELEMENT = sizeof(DTYPE_x) + sizeof(DTYPE_dy) + (HAS_dresidual_out ? sizeof(DTYPE_dresidual_out) : 0);
+constexpr int NEED = ((long long)STAGES * DIM_N * ELEMENT + RING * 1024 - 1) / (RING * 1024);
+constexpr int CLUSTER = NEED > 8 ? 16 : NEED > 4 ? 8 : NEED > 2 ? 4 : NEED;     // CTAs of a row
+constexpr int SHARE = DIM_N / CLUSTER;                                          // elements of each
+EVO_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+constexpr int THREADS = least(1024, (SHARE + 32 * PER - 1) / (32 * PER) * 32);
+constexpr int WARPS = THREADS / 32, PARTIALS = CLUSTER * WARPS;                  // sums that make up a row's
+constexpr int VECTORS = SHARE / SIZE, ACCESSES = (VECTORS + THREADS - 1) / THREADS;
+constexpr bool EVEN = VECTORS % THREADS == 0, HELD = WEIGHT_INDEX == 0, SHARED = WEIGHT_INDEX == 1;
+constexpr int BUDGET = 52 + SIZE * ACCESSES * (1 + HAS_db + HELD);               // registers, as the header has it
+constexpr int ROOM = least(16, least(RING * 1024 / (STAGES * SHARE * ELEMENT), 65536 / (BUDGET * THREADS)));
+constexpr int CTAS = ROOM < 1 ? 1 : ROOM;                       // per SM
+constexpr int BOUND = (THREADS + 127) / 128 * 128;              // the compiler shares registers out by four warps
 constexpr int X_BYTES = SHARE * sizeof(DTYPE_x), DY_BYTES = SHARE * sizeof(DTYPE_dy);
-constexpr int MORE_BYTES = HAS_dresidual_out ? SHARE * sizeof(DTYPE_dresidual_out) : 0;
-constexpr int STAGE_BYTES = X_BYTES + DY_BYTES + MORE_BYTES;
+constexpr int STAGE_BYTES = SHARE * ELEMENT;
 constexpr int TURNS = 4;                                        // rows whose sums may be on their way, see Exchange
-constexpr bool OWN_WARP = PRODUCER_INDEX == 1;
+constexpr int WIDTH = CLUSTER > 1 ? 8 * COLUMNS : COLUMNS;      // columns that a CTA of the last step sums
 
-EVO_DEVICE int offset(int access) { return (access * CONSUMERS + (int)threadIdx.x) * SIZE; }
+EVO_DEVICE int offset(int access) { return (access * THREADS + (int)threadIdx.x) * SIZE; }
 EVO_DEVICE bool inside(int access) { return EVEN || offset(access) < SHARE; }
 
 template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T* from) {
@@ -97,13 +106,12 @@ template <class T> EVO_DEVICE void read(float (&values)[SIZE], unsigned at) {
     evo_unpack<T>(words, values);
 }
 
-// A place in the ring of rows: the barriers "full" and "empty" of each, and how often it came round.
+// A place in the ring of rows, and how often it came round.
 struct Cursor {
     unsigned memory, barriers;
     int stage, parity;
 
     EVO_DEVICE unsigned full() const { return barriers + 8 * stage; }
-    EVO_DEVICE unsigned empty() const { return barriers + 8 * (STAGES + stage); }
     EVO_DEVICE unsigned at() const { return memory + stage * STAGE_BYTES; }
     EVO_DEVICE void next() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -147,14 +155,14 @@ EVO_DEVICE void read_pair(float (&x)[SIZE], float (&dy)[SIZE], unsigned stage, i
     read<DTYPE_dy>(dy, stage + X_BYTES + offset(access) * (int)sizeof(DTYPE_dy));
 }
 
-// This CTA's share of the weight, kept as [ACCESSES][SIZE / 4][CONSUMERS] if in shared memory.
+// This CTA's share of the weight, kept as [ACCESSES][SIZE / 4][THREADS] if in shared memory.
 struct Weight {
     const DTYPE_weight* weight;
     float4* shared;
     float held[HELD ? ACCESSES : 1][SIZE];
 
     EVO_DEVICE float4& slot(int access, int quarter) const {
-        return shared[(access * (SIZE / 4) + quarter) * CONSUMERS + threadIdx.x];
+        return shared[(access * (SIZE / 4) + quarter) * THREADS + threadIdx.x];
     }
     EVO_DEVICE void keep() {
         if constexpr (!HELD && !SHARED) return;
@@ -190,7 +198,7 @@ struct Weight {
 // What becomes of one access of a row: dx is stored, dw and db grow. `mean` is that of n * g, see the operator.
 EVO_DEVICE void finish(const float (&x)[SIZE], const float (&dy)[SIZE], const float (&weight)[SIZE],
                        const float (&more)[SIZE], float root, float mean, float (&dw)[SIZE], float (&db)[SIZE],
-                       DTYPE_dx* dx, DTYPE_dresidual* dresidual, bool exists) {
+                       DTYPE_dx* dx, DTYPE_dresidual* dresidual) {
     float values[SIZE];
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
@@ -199,7 +207,6 @@ EVO_DEVICE void finish(const float (&x)[SIZE], const float (&dy)[SIZE], const fl
         dw[i] = fmaf(dy[i], normed, dw[i]);
         if constexpr (HAS_db) db[i] += dy[i];
     }
-    if (!exists) return;
     unsigned words[WORDS<DTYPE_dx>];
     evo_pack<DTYPE_dx>(values, words);
     EVO_STORE(STORE, dx, words);
@@ -210,26 +217,33 @@ EVO_DEVICE void finish(const float (&x)[SIZE], const float (&dy)[SIZE], const fl
     }
 }
 
-// Asks for one row after the other of those that are this cluster's, this CTA's share of each.
-struct Producer {
-    Cursor cursor;
+// Brings this CTA's share of rows; by one thread.
+struct Source {
     const DTYPE_x* x;
     const DTYPE_dy* dy;
     const DTYPE_dresidual_out* more;
-    long long row;
-    int step, rows, skip;
+    int rows, skip;
 
-    EVO_DEVICE void next() {
+    EVO_DEVICE void fetch(long long row, const Cursor& to) const {
         if (row >= rows) return;
         const long long start = row * DIM_N + skip;
-        evo_barrier_wait(cursor.empty(), cursor.parity ^ 1);  // at first they count as released
-        evo_barrier_expect(cursor.full(), STAGE_BYTES);
-        evo_bulk_load(cursor.at(), x + start, X_BYTES, cursor.full());
-        evo_bulk_load(cursor.at() + X_BYTES, dy + start, DY_BYTES, cursor.full());
+        evo_barrier_expect(to.full(), STAGE_BYTES);
+        evo_bulk_load(to.at(), x + start, X_BYTES, to.full());
+        evo_bulk_load(to.at() + X_BYTES, dy + start, DY_BYTES, to.full());
         if constexpr (HAS_dresidual_out)
-            evo_bulk_load(cursor.at() + X_BYTES + DY_BYTES, more + start, MORE_BYTES, cursor.full());
-        cursor.next();
-        row += step;
+            evo_bulk_load(to.at() + X_BYTES + DY_BYTES, more + start, STAGE_BYTES - X_BYTES - DY_BYTES, to.full());
+    }
+    // A whole warp is done with a row; the warp that is the last one brings the row that comes in its place.
+    EVO_DEVICE void release(unsigned* done, long long row, const Cursor& place) const {
+        evo_copy_fence();
+        __syncwarp();
+        if (threadIdx.x % 32 != 0) return;
+        __threadfence_block();
+        if (atomicAdd(done + place.stage, 1u) != WARPS - 1) return;
+        __threadfence_block();
+        done[place.stage] = 0;
+        evo_copy_fence();
+        fetch(row, place);
     }
 };
 
@@ -261,38 +275,35 @@ EVO_DEVICE void store_sums(const float (&sums)[ACCESSES][SIZE], float* row) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(CONSUMERS + (OWN_WARP ? 32 : 0), CTAS)
+extern "C" __global__ void __launch_bounds__(BOUND, CTAS * THREADS / BOUND < 1 ? 1 : CTAS * THREADS / BOUND)
     backward_rows(const DTYPE_x* x, const DTYPE_weight* weight, const DTYPE_dy* dy, const float* rstd,
                   const DTYPE_dresidual_out* dresidual_out, DTYPE_dx* dx, DTYPE_dresidual* dresidual, float* partial,
                   int rows) {
     extern __shared__ float4 memory[];  // the ring, then the weight
     __shared__ float slots[TURNS][PARTIALS];
-    __shared__ unsigned long long barriers[2 * STAGES], sums[TURNS];
+    __shared__ unsigned long long barriers[STAGES], sums[TURNS];
+    __shared__ unsigned done[STAGES];   // warps that have finished the row there
     const int rank = CLUSTER > 1 ? evo_cluster_rank() : 0, step = gridDim.x / CLUSTER;
+    const long long part = blockIdx.x / CLUSTER;
+    const Source source = {x, dy, dresidual_out, rows, rank * SHARE};
     const Exchange exchange = {evo_shared(slots), evo_shared(sums), rank};
     Cursor summing = {evo_shared(memory), evo_shared(barriers), 0, 0}, finishing = summing;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 * STAGES; ++i) evo_barrier_init(summing.barriers + 8 * i, i < STAGES ? 1 : WARPS);
+        for (int i = 0; i < STAGES; ++i) evo_barrier_init(summing.barriers + 8 * i, 1), done[i] = 0;
         for (int i = 0; i < TURNS; ++i) evo_barrier_init(exchange.barriers + 8 * i, CLUSTER > 1 ? 1 : WARPS);
         evo_barrier_fence();
+        evo_copy_fence();
+        for (int i = 0; i < STAGES; ++i)
+            source.fetch(part + (long long)i * step, {summing.memory, summing.barriers, i, 0});
     }
+    Weight own = {weight + rank * SHARE, memory + STAGES * (STAGE_BYTES / 16)};
+    own.keep();
     __syncthreads();
     if constexpr (CLUSTER > 1) {  // no peer may store before these barriers exist
         evo_cluster_arrive();
         evo_cluster_wait();
     }
-    const long long part = blockIdx.x / CLUSTER;
-    Producer producer = {summing, x, dy, dresidual_out, part, step, rows, rank * SHARE};
-    if (OWN_WARP && threadIdx.x >= CONSUMERS) {
-        while (threadIdx.x == CONSUMERS && producer.row < rows) producer.next();
-        return;  // what it asked for is awaited by the consumers
-    }
-    if (!OWN_WARP && threadIdx.x == 0)
-        for (int i = 0; i < STAGES; ++i) producer.next();
-    __syncwarp();
 
-    Weight own = {weight + rank * SHARE, memory + STAGES * (STAGE_BYTES / 16)};
-    own.keep();
     float dw[ACCESSES][SIZE] = {}, db[ACCESSES][SIZE] = {};
     // All CTAs of a cluster go through the same rows. The last wait of each sees all stores to its memory arrive.
     unsigned count = 0;
@@ -314,11 +325,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + (OWN_WARP ? 32 : 0), CT
                     more, finishing.at() + X_BYTES + DY_BYTES + offset(a) * (int)sizeof(DTYPE_dresidual_out));
             own.factors(factors, a);
             finish(xs, dys, factors, more, root, mean, dw[a], db[a], dx + start + offset(a),
-                   dresidual + start + offset(a), true);
+                   dresidual + start + offset(a));
         }
-        evo_release(finishing.empty());
+        source.release(done, row + (long long)STAGES * step, finishing);
         finishing.next();
-        if (!OWN_WARP && threadIdx.x == 0) producer.next();  // waits for the slowest warp of this row
         __syncwarp();
         if (!BEHIND && another) exchange.send(count + 1, dot(summing, own));
     }
@@ -336,14 +346,14 @@ EVO_DEVICE float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + 
 // The sums over `parts` rows of partial [parts, N] of four columns a thread, in a fixed order: some rows each, then a tree.
 extern "C" __global__ void __launch_bounds__(256)
     backward_sums(const float* partial, DTYPE_dw* dw, DTYPE_db* db, int parts) {
-    constexpr int QUADS = COLUMNS / 4, SPLIT = 256 / QUADS;
+    constexpr int QUADS = WIDTH / 4, SPLIT = 256 / QUADS;
     __shared__ float4 sums[SPLIT][QUADS];
-    const int quad = threadIdx.x % QUADS, split = threadIdx.x / QUADS, column = blockIdx.x * COLUMNS + 4 * quad;
+    const int quad = threadIdx.x % QUADS, split = threadIdx.x / QUADS, column = blockIdx.x * WIDTH + 4 * quad;
     evo_pdl_wait();
     partial += (long long)blockIdx.y * parts * DIM_N;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     if (column < DIM_N) {
-#pragma unroll 4
+#pragma unroll 8
         for (int part = split; part < parts; part += SPLIT)
             sum = add(sum, *reinterpret_cast<const float4*>(partial + (long long)part * DIM_N + column));
     }
