@@ -25,33 +25,32 @@ DEPTH = 50  # generations back
 MOST = 300  # ancestors beside the line of first parents
 _CHUNK = 500
 
-# UNION visits an ancestor once, however many ways lead to it, since a row holds nothing of the way; rows come nearest
-# first, and the walk ends at the limit.
+# A walk carries each candidate's first proposal, so that its row is at hand without another search. UNION visits an
+# ancestor once, however many ways lead to it, since a row holds nothing of the way; rows come nearest first, and the
+# walk ends at the limit.
+_FIRST = "(SELECT min(id) FROM proposal WHERE candidate = {})"
+_PERSON = (
+    "SELECT c.id, c.species, c.source, c.values_json, p.id, p.author, p.model FROM {}"
+    " JOIN candidate c ON c.id = {}.candidate LEFT JOIN proposal p ON p.id = {}.proposal"
+)
 _ANCESTORS = text(
-    "WITH RECURSIVE walk(candidate) AS ("
-    "  SELECT id FROM candidate WHERE id = :candidate"
+    "WITH RECURSIVE walk(candidate, proposal) AS ("
+    f"  SELECT id, {_FIRST.format(':candidate')} FROM candidate WHERE id = :candidate"
     "  UNION"
-    "  SELECT parent.parent FROM walk"
-    "  JOIN proposal_parent parent ON parent.proposal = (SELECT min(id) FROM proposal WHERE candidate = walk.candidate)"
-    ") SELECT candidate FROM walk LIMIT :most"
+    f"  SELECT parent.parent, {_FIRST.format('parent.parent')} FROM walk"
+    "  JOIN proposal_parent parent ON parent.proposal = walk.proposal"
+    f"), near AS (SELECT candidate, proposal FROM walk LIMIT :most) {_PERSON.format(*['near'] * 3)}"
 )
 _LINE = text(
-    "WITH RECURSIVE line(candidate, depth) AS ("
-    "  SELECT id, 0 FROM candidate WHERE id = :candidate"
+    "WITH RECURSIVE line(candidate, proposal, depth) AS ("
+    f"  SELECT id, {_FIRST.format(':candidate')}, 0 FROM candidate WHERE id = :candidate"
     "  UNION ALL"
-    "  SELECT parent.parent, line.depth + 1 FROM line"
-    "  JOIN proposal_parent parent ON parent.proposal = (SELECT min(id) FROM proposal WHERE candidate = line.candidate)"
+    f"  SELECT parent.parent, {_FIRST.format('parent.parent')}, line.depth + 1 FROM line"
+    "  JOIN proposal_parent parent ON parent.proposal = line.proposal"
     "  WHERE parent.position = 0 AND line.depth < :depth"
-    ") SELECT candidate FROM line"
+    f") {_PERSON.format(*['line'] * 3)}"
 )
-# Which evaluation and which proposal count is chosen here: a sort for every row costs the database more than the rows.
-_CANDIDATES = text("SELECT id, species, source, values_json FROM candidate WHERE id IN :ids").bindparams(
-    bindparam("ids", expanding=True)
-)
-_ORIGINS = text(
-    "SELECT p.candidate, p.id, p.author, p.model FROM proposal p"
-    " WHERE p.candidate IN :ids ORDER BY p.candidate DESC, p.id DESC"
-).bindparams(bindparam("ids", expanding=True))
+# Which evaluation counts is chosen here: a sort for every row costs the database more than the rows.
 _EVALUATIONS = text(
     "SELECT candidate, id, board, score, status, covered, filed_s FROM evaluation WHERE candidate IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
@@ -74,9 +73,7 @@ def lineage(archive: Archive, prefix: str, depth: int = DEPTH, most: int = MOST)
     with archive.reading() as connection:
         match = find_one(connection, prefix, kinds=("candidate", "evaluation", "proposal"))
         root = candidate_of(connection, match)
-        line = connection.execute(_LINE, {"candidate": root, "depth": depth}).scalars().all()
-        near = connection.execute(_ANCESTORS, {"candidate": root, "most": most}).scalars().all()
-        people = _people(connection, list(dict.fromkeys((*line, *near))))
+        people = _people(connection, root, depth, most)
         scored = [person.evaluation.id for person in people.values() if person.score is not None]
         ratios: dict[str, dict[str, float]] = defaultdict(dict)
         for evaluation, case, ratio in _in_chunks(connection, _RATIOS, scored):
@@ -87,29 +84,33 @@ def lineage(archive: Archive, prefix: str, depth: int = DEPTH, most: int = MOST)
 
 @dataclass(slots=True)
 class _Person:
-    """A candidate with its origin's row and that of the evaluation that covers most, where there are such."""
+    """A candidate with its first proposal, where there is one, and the evaluation that covers most."""
 
-    row: Any
-    origin: Any = None
-    evaluation: Any = None
+    species: str
+    source: str
+    values_json: str
+    author: Author
     parents: list[str] = field(default_factory=list)
-
-    @property
-    def score(self) -> float | None:
-        return self.evaluation.score if self.evaluation else None
+    evaluation: Any = None
+    score: float | None = None
 
 
-def _people(connection: Connection, ids: Sequence[str]) -> dict[str, _Person]:
-    people = {row.id: _Person(row) for row in _in_chunks(connection, _CANDIDATES, ids)}
-    for row in _in_chunks(connection, _ORIGINS, ids):  # the first comes last
-        people[row.candidate].origin = row
-    for row in _in_chunks(connection, _EVALUATIONS, ids):
-        person = people[row.candidate]
+def _people(connection: Connection, root: str, depth: int, most: int) -> dict[str, _Person]:
+    people: dict[str, _Person] = {}
+    by_proposal: dict[str, _Person] = {}
+    rows = connection.execute(_LINE, {"candidate": root, "depth": depth}).all()
+    for name, species, source, values_json, proposal, author, model in (
+        *rows, *connection.execute(_ANCESTORS, {"candidate": root, "most": most})
+    ):  # fmt: skip
+        if name not in people:
+            people[name] = _Person(species, source, values_json, Author(author or "", model or ""))
+            by_proposal[proposal] = people[name]
+    for row in _in_chunks(connection, _EVALUATIONS, list(people)):
+        person = people[row[0]]
         if person.evaluation is None or _says(row) > _says(person.evaluation):
-            person.evaluation = row
-    of = {person.origin.id: person for person in people.values() if person.origin}
-    for proposal, parent in _in_chunks(connection, _PARENTS, list(of)):
-        of[proposal].parents.append(parent)
+            person.evaluation, person.score = row, row.score
+    for proposal, parent in _in_chunks(connection, _PARENTS, [name for name in by_proposal if name]):
+        by_proposal[proposal].parents.append(parent)
     return people
 
 
@@ -157,26 +158,27 @@ def _node(
 ) -> LineageNode:
     one = people[name]
     known = [people[parent] for parent in one.parents if parent in people]
-    gains = [
-        gain(ratios[one.evaluation.id], ratios[parent.evaluation.id])
-        for parent in known
-        if one.score is not None and parent.score is not None and parent.evaluation.board == one.evaluation.board
-    ]
+    gains: list[float | None] = []
+    if one.score is not None:
+        gains = [
+            gain(ratios[one.evaluation.id], ratios[parent.evaluation.id])
+            for parent in known
+            if parent.score is not None and parent.evaluation.board == one.evaluation.board
+        ]
     return LineageNode(
-        candidate=name, parents=tuple(one.parents), species=one.row.species, score=one.score,
-        status=Status(one.evaluation.status) if one.evaluation else "", depth=depth,
-        author=Author(one.origin.author, one.origin.model) if one.origin else Author(""),
+        candidate=name, parents=tuple(one.parents), species=one.species, score=one.score,
+        status=Status(one.evaluation.status) if one.evaluation else "", depth=depth, author=one.author,
         gain=min((each for each in gains if each is not None), default=None),
-        changes=tuple(_changes(one.row, known[0].row)) if known else (),
+        changes=tuple(_changes(one, known[0])) if known else (),
     )  # fmt: skip
 
 
-def _changes(row: Any, parent: Any) -> Iterable[str]:
+def _changes(one: _Person, parent: _Person) -> Iterable[str]:
     """What a candidate has other than its first parent: `THREADS 256 -> 512`, "source"."""
-    if row.source != parent.source:
+    if one.source != parent.source:
         yield "source"
-    if row.values_json != parent.values_json:
-        mine, other = _values(row.values_json), _values(parent.values_json)
+    if one.values_json != parent.values_json:
+        mine, other = _values(one.values_json), _values(parent.values_json)
         for gene in {**other, **mine}:
             if mine.get(gene) != other.get(gene):
                 yield f"{gene} {other.get(gene, '-')} -> {mine.get(gene, '-')}"

@@ -44,6 +44,7 @@ from evo.mutators.agents.purse import Purse
 GOAL = {"cores": 1.0, "resident_mib": 500.0, "added_p99_ms": 50.0}
 PROMPT = "What limits this kernel? " * 800  # 20 KB, as prompts are
 FLUSH_S = 0.25  # as the loop's turn
+PROBE_S = 0.005  # between two looks at how late the event loop is
 
 
 def behaviour(seed: int, delay_s: float) -> Any:
@@ -85,6 +86,7 @@ async def drive(url: str, agents: int, calls: int, ramp_s: float, archive: Archi
     desk = LiveDesk(run, {model.name: model}, Purse(), keys.redact, filed.append)
     todo = iter(range(1, calls + 1))
     kept_ms: list[float] = []
+    late_ms: list[float] = []
     finishes: Counter[str] = Counter()
     most = 0
     flying = 0
@@ -108,21 +110,33 @@ async def drive(url: str, agents: int, calls: int, ramp_s: float, archive: Archi
             await asyncio.sleep(FLUSH_S)
             drained, filed[:] = list(filed), []
             began = time.perf_counter()
-            keep_turn(archive, run, [], drained)
+            await asyncio.to_thread(keep_turn, archive, run, [], drained)  # as the loop does
             kept_ms.append(1e3 * (time.perf_counter() - began))
 
-    keeper = asyncio.create_task(keep())
+    async def probe() -> None:
+        while True:
+            due = time.perf_counter() + PROBE_S
+            await asyncio.sleep(PROBE_S)
+            late_ms.append(1e3 * (time.perf_counter() - due))
+
+    keeper, prober = asyncio.create_task(keep()), asyncio.create_task(probe())
     start, processor_s = time.perf_counter(), time.process_time()
     await asyncio.gather(*(agent(index) for index in range(agents)))
     seconds, processor_s = time.perf_counter() - start, time.process_time() - processor_s
     keeper.cancel()
-    await asyncio.gather(keeper, return_exceptions=True)
+    prober.cancel()
+    await asyncio.gather(keeper, prober, return_exceptions=True)
     keep_turn(archive, run, [], filed)
     await client.aclose()
     return {
         "seconds": seconds, "processor_s": processor_s, "most_in_flight": most, "finishes": dict(finishes),
         "replied": replied, "longest_filing_ms": max(kept_ms, default=0.0),
+        "loop_late_p99_ms": quantile(late_ms, 0.99), "loop_late_most_ms": max(late_ms, default=0.0),
     }  # fmt: skip
+
+
+def quantile(found: list[float], share: float) -> float:
+    return sorted(found)[int(share * (len(found) - 1))] if found else 0.0
 
 
 def measure(agents: int, calls: int, delay_s: float, seed: int) -> dict[str, Any]:
@@ -130,7 +144,7 @@ def measure(agents: int, calls: int, delay_s: float, seed: int) -> dict[str, Any
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdin is not None
     assert server.stdout is not None
-    run = new_id()
+    run, load = new_id(), os.getloadavg()[0]
     try:
         url = server.stdout.readline().strip()
         with tempfile.TemporaryDirectory() as folder, Archive.open(str(Path(folder) / "evo.db")) as archive:
@@ -147,14 +161,15 @@ def measure(agents: int, calls: int, delay_s: float, seed: int) -> dict[str, Any
         server.stdin.close()
         server.stdout.close()
     replied = got.pop("replied")
-    added = sorted(1e3 * (replied[label] - sent[label]) for label in replied if label in sent)
+    added = [1e3 * (replied[label] - sent[label]) for label in replied if label in sent]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     return {
         "agents": agents, "calls": calls, "delay_s": delay_s, **got,
         "cores": got["processor_s"] / got["seconds"], "resident_mib": peak,
-        "added_p50_ms": added[len(added) // 2], "added_p99_ms": added[int(0.99 * (len(added) - 1))],
+        "added_p50_ms": quantile(added, 0.5), "added_p99_ms": quantile(added, 0.99), "added_most_ms": max(added),
         "lost": calls - len(kept), "doubled": sum(count - 1 for count in kept.values()), "goal": GOAL,
-        "machine_cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version(),
+        "machine_cores": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0],
+        "python": platform.python_version(),
         "machine": platform.processor() or platform.machine(),
     }  # fmt: skip
 
@@ -165,8 +180,9 @@ def show(result: dict[str, Any]) -> None:
         f" {result['cores']:.2f} cores (goal {GOAL['cores']:g}), {result['resident_mib']:.0f} MiB"
         f" (goal {GOAL['resident_mib']:g}), added latency {result['added_p50_ms']:.1f} ms median,"
         f" {result['added_p99_ms']:.1f} ms p99 (goal {GOAL['added_p99_ms']:g}); {result['lost']} lost,"
-        f" {result['doubled']} doubled; filing blocked for {result['longest_filing_ms']:.0f} ms at most;"
-        f" load {result['load']:.1f}; {result['finishes']}"
+        f" {result['doubled']} doubled; a filing took {result['longest_filing_ms']:.0f} ms at most, the event loop was"
+        f" {result['loop_late_p99_ms']:.1f} ms late (p99), {result['loop_late_most_ms']:.0f} ms at most;"
+        f" load {result['load_before']:.1f} before, {result['load_after']:.1f} after; {result['finishes']}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -285,3 +286,17 @@ def test_prices(tmp_path: Path) -> None:
     own.write_text('["openai:mine"]\ninput = "cheap"\noutput = 2\n')
     with pytest.raises(UsageError, match="USD for a million tokens"):
         Prices.load(own)
+
+
+def test_a_call_leaves_nothing_for_the_garbage_collector() -> None:
+    async def talk(url: str) -> int:
+        async with httpx.AsyncClient(timeout=5.0, verify=False) as client:
+            provider = open_provider(parse_llm(f"openai:m@{url}"), KEYS, Poster(client, KEYS.redact))
+            await provider.complete(REQUEST)
+            gc.collect()
+            for _ in range(20):
+                await provider.complete(REQUEST)
+            return gc.collect()
+
+    with LlmServer(lambda seen: chat("hello")) as server:
+        assert asyncio.run(talk(server.url)) < 20  # a response that holds its own stream makes 40 for each call

@@ -29,8 +29,9 @@ _FACTS = text(
 ELITES = 8
 
 
-def prompt(archive: str, candidate: str, folder: str = "") -> Request:
-    """`candidate` is an id or a unique beginning of one; `folder` holds templates that go before evo's own.
+def prompt(archive: str, candidate: str, folder: str = "", *, profiled: bool = False) -> Request:
+    """`candidate` is an id or a unique beginning of one; `folder` holds templates that go before evo's own. With
+    `profiled` Nsight Compute runs on it first, and its counters are part of what a model is told.
 
     Raises `UnknownNameError` and `UsageError`.
     """
@@ -44,11 +45,22 @@ def prompt(archive: str, candidate: str, folder: str = "") -> Request:
         swarm = Swarm(worker(RecordedDesk({}), settings, settings.options(), problem, arch), {"": 1.0})
         for evaluation in evaluations:
             swarm.knowledge.remember(evaluation)
+        if profiled:
+            swarm.knowledge.counters[found.candidate.id] = _counters(archive, found.candidate.id)
         parent = _parent(found.candidate, evaluations)
         elites = store.elites(problem.operator.name, problem.target, limit=ELITES)
         others = [Parent(e.candidate.id, _genome(e.candidate), e.candidate.values, _logs(e.ratios)) for e in elites]
         memory = Memories(store, problem, "").recall(0, parent.genome.species)
         return swarm.prompt(parent, others, memory)
+
+
+def _counters(archive: str, candidate: str) -> str:
+    from evo.app.profiling import counters  # brings the CUDA bindings, which no other prompt needs
+
+    found = counters(candidate, archive=archive)
+    if found.missing:
+        raise UsageError(f"there are no counters of {candidate[:8]}: {found.missing}", fix="leave out --profile")
+    return found.text()
 
 
 def _problem(store: Archive, candidate: Candidate, evaluations: list[Evaluation]) -> tuple[Problem, str]:

@@ -13,6 +13,7 @@ from evo.errors import UsageError
 from evo.fitness.cuda.sanitizer import TOOLS, SanitizerReport, small_cases
 from evo.fitness.cuda.sanitizer import sanitize as run_sanitizer
 from evo.fitness.job import InvalidGenome, Job, plan_job
+from evo.fitness.tasks import Subject
 from evo.genome import Genome, make_candidate
 from evo.operator import Operator
 from evo.plugins.manager import Plugins
@@ -34,6 +35,21 @@ def sanitize(
 ) -> SanitizerReport:
     """Builds a candidate and runs it under the tools (all by default) on its smallest cases, or on those that `cases`
     names. `identity`: a genome file, or the id of an archive's candidate or its beginning."""
+    subject, operator, facts = built(identity, target, genes or {}, cases, archive)
+    known = {case.name: case for case in operator.cases(facts.target)}
+    named = [known[name] for name in subject.builds if name in known] if cases else None
+    if named is None and not small_cases(subject, operator, facts):
+        raise UsageError("none of the candidate's cases is small enough", fix="name one with --case; it will be slow")
+    return run_sanitizer(subject, operator, facts, named, tools=tuple(tools) or TOOLS, limit_s=limit_s)
+
+
+def built(
+    identity: str, target: str, genes: Mapping[str, str], cases: Sequence[str], archive: str
+) -> tuple[Subject, Operator, DeviceFacts]:
+    """A CUDA candidate by genome file or id, built for `cases` or for all that count, and the device that is here.
+
+    Raises `UsageError`.
+    """
     plugins = Plugins.load()
     if identity.endswith(SUFFIXES):
         genome, candidate = read_genome(Path(identity)), None
@@ -44,14 +60,9 @@ def sanitize(
     operator = plugins.operator(genome.operator)
     place, facts, _ = choose_target(plugins, candidate.target if candidate else target)
     if place.name == "cpu":
-        raise UsageError("compute-sanitizer is for CUDA kernels", fix="name a target such as --target sm_90")
-    candidate = candidate or make_candidate(operator.name, place.name, genome, gene_values(genome, genes or {}))
-    subject = _built(genome, candidate, operator, place, facts, cases).subject()
-    known = {case.name: case for case in operator.cases(place.name)}
-    named = [known[name] for name in subject.builds if name in known] if cases else None
-    if named is None and not small_cases(subject, operator, facts):
-        raise UsageError("none of the candidate's cases is small enough", fix="name one with --case; it will be slow")
-    return run_sanitizer(subject, operator, facts, named, tools=tuple(tools) or TOOLS, limit_s=limit_s)
+        raise UsageError("NVIDIA's tools are for CUDA kernels", fix="name a target such as --target sm_90")
+    candidate = candidate or make_candidate(operator.name, place.name, genome, gene_values(genome, genes))
+    return _built(genome, candidate, operator, place, facts, cases).subject(), operator, facts
 
 
 def _built(

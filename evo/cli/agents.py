@@ -16,6 +16,7 @@ Reason = Annotated[str, typer.Option("--reason", help="For the record.")]
 def prompt(
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Its id; any unique beginning.")],
     prompts: options.Prompts = "",
+    profile: Annotated[bool, typer.Option("--profile", help="With counters of Nsight Compute, taken now.")] = False,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
 ) -> None:
@@ -23,7 +24,7 @@ def prompt(
     from evo import app
     from evo.cli import output
 
-    request = app.prompt(archive, candidate, prompts)
+    request = app.prompt(archive, candidate, prompts, profiled=profile)
     if as_json:
         output.print_json(request)
     else:

@@ -40,7 +40,7 @@ async def evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: 
             waiting.extend(outside.heed())
             room = min(evaluator.room(), meter.room(evaluator.in_flight() + len(waiting))) - len(waiting)
             asked = [] if meter.exhausted() else await _ask(search, room)
-            _record(archive, search, meter, verdicts, asked)
+            await _record(archive, search, meter, verdicts, asked)
             waiting.extend(asked)
             while waiting and evaluator.room() > 0 and not meter.exhausted():
                 evaluator.start(waiting.popleft(), search.portfolio.rivals())
@@ -55,7 +55,7 @@ async def evolve(search: Search, evaluator: Evaluator, archive: Archive, meter: 
         evaluator.cancel()
         if search.swarm:
             await search.swarm.close()
-            _record(archive, search, meter, [], [])
+            await _record(archive, search, meter, [], [])
     if not meter.stopped:
         _close(archive, search)
 
@@ -84,26 +84,36 @@ def _learn(search: Search, meter: Meter, verdict: Verdict) -> None:
     )
 
 
-def _record(
+async def _record(
     archive: Archive, search: Search, meter: Meter, verdicts: Sequence[Verdict], asked: Sequence[Proposal]
 ) -> None:
+    """Files a turn, in a thread: what models answer is read meanwhile, and nothing else goes on."""
     exchanges = search.exchanges()
     if not (verdicts or asked or exchanges):
         return
     for exchange in exchanges:
         meter.charge(tokens=exchange.reply.usage.total, usd=exchange.charged_usd)
-    with archive.batch():
-        for verdict in verdicts:
-            archive.file(verdict.evaluation, verdict.proposal.id, verdict.state)
-            if verdict.evaluation.status is Status.OK:
-                name = niche(search.problem.operator, verdict.proposal.candidate, verdict.evaluation.builds)
-                with archive.writing() as connection:
-                    niches.keep(connection, verdict.evaluation.id, name)
-        for proposal in asked:
-            archive.propose(proposal, State.PENDING)
-        journal, search.journal = search.journal, []
-        keep_turn(archive, search.run, journal, exchanges, search.outcomes())
-        archive.save_state(search.run, {"search": search.state(), "meter": meter.state()})
+    journal, search.journal = search.journal, []
+    outcomes, state = search.outcomes(), {"search": search.state(), "meter": meter.state()}
+
+    def write() -> None:
+        with archive.batch():
+            for verdict in verdicts:
+                _file(archive, search, verdict)
+            for proposal in asked:
+                archive.propose(proposal, State.PENDING)
+            keep_turn(archive, search.run, journal, exchanges, outcomes)
+            archive.save_state(search.run, state)
+
+    await asyncio.to_thread(write)
+
+
+def _file(archive: Archive, search: Search, verdict: Verdict) -> None:
+    archive.file(verdict.evaluation, verdict.proposal.id, verdict.state)
+    if verdict.evaluation.status is Status.OK:
+        name = niche(search.problem.operator, verdict.proposal.candidate, verdict.evaluation.builds)
+        with archive.writing() as connection:
+            niches.keep(connection, verdict.evaluation.id, name)
 
 
 def _close(archive: Archive, search: Search) -> None:

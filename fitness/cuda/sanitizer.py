@@ -122,7 +122,7 @@ def sanitize(
     ended, findings, missing = [], list[Finding](), {}
     with tempfile.TemporaryDirectory(prefix="evo-sanitizer-") as name:
         folder = Path(name)
-        _write_job(folder, subject, operator, facts, pairs, seed)
+        write_job(folder, subject, operator, facts, pairs, seed)
         for tool in tools:
             found, why = _run(program, tool, folder, limit_s, len(pairs))
             findings += found
@@ -143,11 +143,11 @@ def small_cases(subject: Subject, operator: Operator, facts: DeviceFacts) -> lis
             fits = all(near.dims[name] == case.dims[name] for name in genome.static)
             if fits and not uncovered(genome, operator, near, subject.values, facts):
                 pairs.append((near, case.name))
-    sized = sorted((_bytes(operator, case), number) for number, (case, _) in enumerate(pairs))
+    sized = sorted((tensor_bytes(operator, case), number) for number, (case, _) in enumerate(pairs))
     return [pairs[number] for size, number in sized if size <= MOST_BYTES][:MOST_CASES]
 
 
-def _bytes(operator: Operator, case: Case) -> int:
+def tensor_bytes(operator: Operator, case: Case) -> int:
     shapes = buffer_shapes(operator, case)
     return sum(
         int(np.prod(shapes[tensor.name], dtype=np.int64)) * numpy_dtype(case.dtypes[tensor.name]).itemsize
@@ -155,7 +155,7 @@ def _bytes(operator: Operator, case: Case) -> int:
     )
 
 
-def _write_job(
+def write_job(
     folder: Path, subject: Subject, operator: Operator, facts: DeviceFacts, pairs: Sequence[tuple[Case, str]], seed: int
 ) -> None:
     """Plans, code and contents as files, so that the process under the tool needs neither operator nor plugins."""
@@ -195,10 +195,20 @@ def _run(program: str, tool: str, folder: Path, limit_s: float, calls: int) -> t
     command = [program, "--tool", tool, "--print-limit", str(PRINT_LIMIT), "--show-backtrace", "no"]
     command += ["--report-api-errors", "no", "--log-file", str(log)]
     command += ["--padding", str(PADDING_BYTES)] if tool == "memcheck" else []
-    command += [sys.executable, "-m", "evo.fitness.cuda.sanitized", str(folder)]
+    late, said = run_under(command, folder, limit_s)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    findings = parse(text, tool)
+    if late or findings and _SUMMARY.search(text):  # a candidate that a finding has stopped has had its verdict
+        return findings, late
+    return findings, _failure(text, done.read_text() if done.exists() else "", said, calls)
+
+
+def run_under(tool: Sequence[str], folder: Path, limit_s: float) -> tuple[str, str]:
+    """Runs the job in `folder` under a tool: "" or that it took too long, and what was printed."""
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), environment.get("PYTHONPATH")]))
-    with (folder / f"{tool}.out").open("wb+") as out:
+    command = [*tool, sys.executable, "-m", "evo.fitness.cuda.sanitized", str(folder)]
+    with (folder / "out").open("wb+") as out:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
@@ -211,12 +221,7 @@ def _run(program: str, tool: str, folder: Path, limit_s: float, calls: int) -> t
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    text = log.read_text(errors="replace") if log.exists() else ""
-    findings = parse(text, tool)
-    said = (folder / f"{tool}.out").read_text(errors="replace").strip()
-    if late or findings and _SUMMARY.search(text):  # a candidate that a finding has stopped has had its verdict
-        return findings, late
-    return findings, _failure(text, done.read_text() if done.exists() else "", said, calls)
+    return late, (folder / "out").read_text(errors="replace").strip()
 
 
 def _failure(log: str, done: str, said: str, calls: int) -> str:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-THRESHOLDS = (5_000, 50, 1000)  # objects, then collections of the younger generation
+THRESHOLDS = (1_000, 500, 100)  # objects, then collections of the younger generation: short ones, few long ones
 
 
 @contextmanager

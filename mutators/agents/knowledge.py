@@ -46,6 +46,7 @@ class Knowledge:
         self._failures: dict[str, list[str]] = {}  # by parent
         self.duplicates: deque[str] = deque(maxlen=DUPLICATES)
         self.recent: deque[str] = deque(maxlen=DUPLICATES)  # failures of the run
+        self.counters: dict[str, str] = {}  # what a profiler counted, by candidate
         self.verdicts: list[str] = []  # since the historian last read them
 
     def remember(self, evaluation: Evaluation) -> None:
@@ -97,6 +98,7 @@ class Knowledge:
             "genes": evidence.values_text(parent.values),
             "times": evidence.times_text(found, self.allowed) if found else self._scores(parent),
             "builds": evidence.builds_text(found.builds) if found else "",
+            "counters": self.counters.get(parent.candidate, ""),
             "why": self._why(parent, rival) if rival else "",
         }
 

@@ -19,6 +19,7 @@ from evo.mutators.agents.providers.keys import Redactor
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 NO_QUOTA = ("insufficient_quota", "billing_hard_limit")  # a 429 that no waiting ends
 SHOWN = 500  # characters of an error body that are kept
+_NO_STREAM = httpx.ByteStream(b"")  # in place of one that holds its response: a cycle that only the collector frees
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Poster:
             async with asyncio.timeout(max(0.0, end - time.monotonic())):
                 async with self.client.stream("POST", url, headers=_headers(headers), content=data) as response:
                     body = await _read(response)
+            response.stream = _NO_STREAM
         except TimeoutError:
             return Answer(0, None, f"no answer within {self.timeout_s:.0f} s", attempt), None
         except httpx.TransportError as error:  # refused, cut off, too slow, not HTTP
