@@ -8,6 +8,7 @@ A quad during which the processor's clock moved is void, and another one takes i
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,14 +46,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Rules:
-    """When to stop. `rival`: the incumbent's ratio; 0 none. `fixed`: exactly `pairs_max` pairs."""
+    """When to stop. `rival`: the incumbent's ratio; 0 none. `fixed`: exactly `pairs_max` pairs. `seconds_max`: no more
+    than `pairs_min` pairs later than that; 0 no limit."""
 
     pairs_min: int = 8
     pairs_max: int = 60
     rival: float = 0.0
     fixed: bool = False
+    seconds_max: float = 0.0
 
-    def verdict(self, pairs: int, interval: Interval, resolved: float) -> str:
+    def verdict(self, pairs: int, interval: Interval, resolved: float, seconds: float = 0.0) -> str:
         """ "" to go on, else how it stopped."""
         if self.fixed:
             return "fixed" if pairs >= self.pairs_max else ""
@@ -62,7 +65,7 @@ class Rules:
             return "behind"
         if interval.half_width < resolved:
             return "resolved"
-        return "budget" if pairs >= self.pairs_max else ""
+        return "budget" if pairs >= self.pairs_max or 0 < self.seconds_max < seconds else ""
 
 
 def race(
@@ -86,12 +89,14 @@ def race(
     sides = [candidate, opponent]
     try:
         settle(machine, lambda: [_sample(gate, *each) for each in zip(sides, watches, strict=True)], warm_up_s)
+        started = time.monotonic()
         while not stopped:
             quad = _quad(gate, sides, watches, alive)
             sides = renewal.after_quad(sides)
             if steadiness.counts(*quad.mhz):
                 samples += quad.pairs
-                stopped = rules.verdict(len(samples), ratio_interval(samples), promise.resolved)
+                seconds = time.monotonic() - started
+                stopped = rules.verdict(len(samples), ratio_interval(samples), promise.resolved, seconds)
         clocks |= steadiness.readings() | _readings(watches)
     finally:
         for watch in watches:

@@ -35,6 +35,7 @@ from evo.records import (
 from evo.target import Target
 
 SEARCH_PAIRS = {"cpu": 16, "gpu": 40}  # at most: a shared CPU may never be quiet enough to resolve more
+SEARCH_SECONDS = 2.0  # of a case's race: a slow opponent must not cost a search its minutes
 FINAL_PAIRS = 40  # of a candidate that is judged alone, in one process
 SESSION_PAIRS = 16  # of a finalist, in each of its processes: what differs between these weighs more
 SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing of the machine code
@@ -196,7 +197,8 @@ class Evaluator:
         job.stage = Stage.TIME
         task = TimeTask(
             ids.new_id(), job.subject(), timed, self.yardsticks, secrets.randbits(62), job.rivals, fixed=job.pairs > 0,
-            pairs_max=job.pairs or SEARCH_PAIRS["cpu" if self.target.name == "cpu" else "gpu"], protocol=self.protocol,
+            pairs_max=job.pairs or SEARCH_PAIRS["cpu" if self.target.name == "cpu" else "gpu"],
+            seconds_max=SEARCH_SECONDS, protocol=self.protocol,
         )  # fmt: skip
         self._submit(job, task)
 

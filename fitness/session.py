@@ -158,7 +158,8 @@ class Session:
 
     def _time_case(self, task: TimeTask, case: Case) -> CaseResult:
         self.beat(f"time {case.name}")
-        rules = Rules(task.pairs_min, task.pairs_max, task.rivals.get(case.name, 0.0), task.fixed)
+        rival = task.rivals.get(case.name, 0.0)
+        rules = Rules(task.pairs_min, task.pairs_max, rival, task.fixed, task.seconds_max)
         program, identity = self.loader.load(task.subject, case, case.name)
         yardstick = task.yardsticks[case.name]
         players = (program_player("candidate", program), self._opponent(yardstick, case))

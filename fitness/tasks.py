@@ -64,6 +64,7 @@ class TimeTask:
     fixed: bool = False
     pairs_min: int = 8
     pairs_max: int = 60
+    seconds_max: float = 0.0  # of a case's race, once it has `pairs_min`; 0: no limit
     protocol: str = ""  # the target's default
     limit_s: float = 20.0
     kind: Literal["time"] = "time"

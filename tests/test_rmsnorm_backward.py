@@ -220,6 +220,8 @@ LONG: Values = {"RING": 96}
         ("cluster", "fp32", 32768, "", LONG), ("cluster", "bf16", 65536, "full", LONG),
         ("cluster", "bf16", 65536, "", {**LONG, "WEIGHT": "shared"}),
         ("cluster", "fp16", 40960, "residual", {**LONG, "WEIGHT": "late"}),
+        ("chunks", "bf16", 4096, "", {}), ("chunks", "bf16", 65536, "", {}), ("chunks", "bf16", 262144, "", {}),
+        ("chunks", "fp16", 16384, "residual", {"WEIGHT": "late", "BEHIND": 0}),
     ],
 )  # fmt: skip
 def test_cuda_seed_builds_without_spills(

@@ -48,6 +48,10 @@ def test_nobody_is_behind_before_eight_pairs() -> None:
     assert Rules().verdict(8, Interval(1.0, 0.999, 1.001), 0.004) == "resolved"
     assert Rules(pairs_max=10).verdict(10, slow, 0.004) == "budget"
     assert Rules(pairs_max=10, fixed=True, rival=1.5).verdict(8, slow, 0.004) == ""
+    timely = Rules(seconds_max=2.0)
+    assert [timely.verdict(pairs, slow, 0.004, 2.5) for pairs in (6, 8)] == ["", "budget"]
+    assert timely.verdict(8, slow, 0.004, 1.5) == ""
+    assert Rules(pairs_max=10, fixed=True, seconds_max=2.0).verdict(8, slow, 0.004, 2.5) == "", "a result has its size"
 
 
 # --- steadiness

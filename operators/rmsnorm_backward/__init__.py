@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 # The first covers the most: it is the yardstick of last resort.
-CUDA_SEEDS = ("block.cu", "warp.cu", "ring.cu", "cluster.cu")
+CUDA_SEEDS = ("block.cu", "warp.cu", "ring.cu", "cluster.cu", "chunks.cu")
 CPU_SEEDS = ("plain.cpp",)
 
 

@@ -74,6 +74,8 @@ VARIANTS: list[tuple[Operator, str, Genes, tuple[int, ...]]] = [
     (BACKWARD, "cluster", {"RING": 24, "BEHIND": 0, "STAGES": 2, "WEIGHT": "late"}, (4128, 8192)),
     (BACKWARD, "cluster", {"RING": 48, "PER": 16, "WEIGHT": "shared"}, (4128, 8192)),
     (BACKWARD, "cluster", {"RING": 96, "STAGES": 4, "FILL": 100}, (16384,)),
+    (BACKWARD, "chunks", {}, (2048, 16384, 65536)),
+    (BACKWARD, "chunks", {"RING": 192, "PER": 16, "WEIGHT": "late", "BEHIND": 0}, (8192,)),
 ]
 
 
