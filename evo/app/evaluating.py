@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from evo import ids
 from evo.app.asked import BLAMELESS, SCHEMA, Answer, case_views
+from evo.app.hypotheses import weigh_notes
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.stand import Stand, find_target, stand
 from evo.archive import Archive, ProposalView, RunRecord
@@ -114,7 +115,10 @@ def _judge(store: Archive, here: Stand, batch: Batch, judged: Judged, say: Say) 
                 here.executor, here.operator, here.target, here.cases, calibration.yardsticks, run=record.id,
                 protocol=here.protocol, known=judged_machines(store, record),
             )  # fmt: skip
-            judged.answers += asyncio.run(drain(store, evaluator, record, batch.proposals, say))
+            filed: list[Verdict] = []
+            judged.answers += asyncio.run(drain(store, evaluator, record, batch.proposals, say, filed))
+            if count := weigh_notes(store, filed):
+                say(f"{count} hypotheses tested; see: evo lessons")
         except BaseException:
             store.finish_run(record.id, "stopped")
             raise
@@ -130,10 +134,11 @@ def judged_machines(store: Archive, record: RunRecord) -> dict[str, tuple[str, S
 
 
 async def drain(
-    store: Archive, evaluator: Judge, record: RunRecord, proposals: Sequence[str], say: Say
-) -> list[Answer]:
+    store: Archive, evaluator: Judge, record: RunRecord, proposals: Sequence[str], say: Say,
+    filed: list[Verdict] | None = None,
+) -> list[Answer]:  # fmt: skip
     """Leases, evaluates and files the proposals, as many at a time as keep the evaluator busy. What is not finished
-    when this ends in an error is given back."""
+    when this ends in an error is given back. `filed` gets the verdicts whose answers are returned."""
     waiting, leases, retries = list(proposals), dict[str, float](), Retries()
     answers: list[Answer] = []
     try:
@@ -148,6 +153,8 @@ async def drain(
                 answer = _file(store, record, verdict, leases.pop(verdict.proposal.id))
                 if answer:
                     answers.append(answer)
+                    if filed is not None:
+                        filed.append(verdict)
                     said = f"equals {answer.of[:12]}" if answer.of else str(answer.status)
                     say(f"{answer.candidate[:12]}: {said}")
     finally:

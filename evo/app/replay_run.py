@@ -70,7 +70,7 @@ class _Past:
         verdicts = [e for e in self.archive.evaluations(self.record.id) if e.purpose is Purpose.SEARCH]
         way = Replay(self._search(), self.events, self.proposals, verdicts)
         await way.go()
-        other = tuple(f"job {job}, step {step}" for job, step in self.desk.strange)
+        other = tuple(self.desk.differing)
         recorded, made = way.hashes()
         return Replayed(
             self.record.id, len(way.made), way.told, self.desk.same + len(other), self.desk.same, other, recorded, made,

@@ -21,7 +21,7 @@ class Replayed:
     verdicts: int
     exchanges: int
     same_prompts: int
-    other_prompts: tuple[str, ...]  # "job 3, step 1"
+    other_prompts: tuple[str, ...]  # which ones, and the first line in which each differs
     recorded: str
     replayed: str
     parted: str = ""  # where the ways part first

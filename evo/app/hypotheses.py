@@ -1,0 +1,53 @@
+"""What is told with a reason is a hypothesis, and its verdict is a test of it: a lesson, tentative until more come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from evo.archive import Archive
+from evo.archive.learning import record_hypothesis, test_hypothesis
+from evo.archive.lineage import lineage
+from evo.errors import ArchiveError
+from evo.lesson import Evidence, Scope
+from evo.mutators.agents.fence import clean
+from evo.records import Evaluation, Proposal, State, Status, Verdict
+
+CLAIM = 400  # characters of a note
+GAIN = 1.005  # over the best parent: less is within what two timings differ by
+SAYS_NOTHING = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})
+
+
+def weigh_notes(archive: Archive, verdicts: Iterable[Verdict]) -> int:
+    """Files what the verdicts say of the notes that their proposals came with; how many there were.
+
+    A candidate that gained over the best of its measured parents supports its note, one that did not or was refused
+    speaks against it. Where no parent was measured on the same board nothing is said, and nothing of duplicates.
+    """
+    tested = 0
+    for verdict in verdicts:
+        proposal, evaluation = verdict.proposal, verdict.evaluation
+        claim = " ".join(clean(proposal.note).split())[:CLAIM]
+        if not claim or not proposal.parents or verdict.state is State.DUPLICATE or evaluation.status in SAYS_NOTHING:
+            continue
+        evidence = _evidence(archive, proposal, evaluation)
+        if evidence is None:
+            continue
+        scope = Scope(proposal.candidate.operator, proposal.candidate.target)
+        author = ":".join(filter(None, (proposal.author.kind, proposal.author.model)))
+        lesson = record_hypothesis(archive, claim, scope=scope, direction=1, author=author)
+        test_hypothesis(archive, lesson.id, evidence)
+        tested += 1
+    return tested
+
+
+def _evidence(archive: Archive, proposal: Proposal, evaluation: Evaluation) -> Evidence | None:
+    if evaluation.status is not Status.OK:
+        return Evidence(evaluation.id, supports=False)
+    try:
+        gain = lineage(archive, proposal.candidate.id, depth=1)[0].gain
+    except ArchiveError:
+        return None
+    if gain is None:
+        return None
+    return Evidence(evaluation.id, gain > GAIN, math.log(gain))

@@ -1,0 +1,57 @@
+"""A note that comes with a candidate is a hypothesis; verdicts support it, refute it, or say nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+
+import evo
+from evo.app.evaluating import _batches, drain
+from evo.app.hypotheses import weigh_notes
+from evo.archive import Archive, RunRecord, lessons
+from evo.engine.simulated import SimulatedEvaluator
+from evo.lesson import Kind, Standing
+from evo.operators.rmsnorm import RmsNorm
+from evo.records import Author, Candidate, Verdict
+
+CASE = "bf16-32x1024"
+PLAIN = RmsNorm().seeds("cpu")[0].read_text()
+RATIOS = {"plain": 1.0, "faster": 1.3, "slower": 0.8, "broken": None}
+RUN = RunRecord("run-here", "rmsnorm", "cpu", "cpu:9", "evo evaluate", 0, "", (CASE,), "numpy", "e", 1.0)
+
+
+def ratio(candidate: Candidate, case: str) -> float | None:
+    return RATIOS.get(candidate.species, 1.0)
+
+
+def source(species: str) -> str:
+    return PLAIN.replace('species  = "plain"', f'species  = "{species}"')
+
+
+@pytest.mark.parametrize(
+    ("species", "supports", "effect"),
+    [("faster", True, math.log(1.3)), ("slower", False, math.log(0.8)), ("broken", False, None)],
+)
+def test_a_verdict_is_a_test_of_the_note(tmp_path: Path, species: str, supports: bool, effect: float | None) -> None:
+    place = str(tmp_path / "evo.db")
+    with evo.open(place, operator="rmsnorm", target="cpu", cases=[CASE]) as desk:
+        parent = desk.tell(source=source("plain"), note="where it began").candidate
+        note = "fewer barriers a row:\n 10 % less"
+        desk.tell(source=source(species), parents=(parent,), note=note, author=Author("agent", "clever"))
+    with Archive.open(place) as store:
+        store.start_run(RUN)
+        filed: list[Verdict] = []
+        judge = SimulatedEvaluator((CASE,), ratio, run=RUN.id)
+        waiting = [name for batch in _batches(store) for name in batch.proposals]
+        asyncio.run(drain(store, judge, RUN, waiting, lambda message: None, filed))
+        assert weigh_notes(store, filed) == 1, "only the child has a parent and a note"
+        with store.reading() as connection:
+            (lesson,) = lessons.listed(connection, "rmsnorm", "cpu", kinds=(Kind.HYPOTHESIS,))
+            (evidence,) = lessons.show(connection, lesson.id).evidence
+    assert (lesson.claim, lesson.author) == ("fewer barriers a row: 10 % less", "agent:clever")
+    assert lesson.standing is Standing.TENTATIVE
+    assert evidence.supports is supports
+    assert evidence.effect == (None if effect is None else pytest.approx(effect))
