@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Protocol
 
 from evo import codec
@@ -15,6 +17,8 @@ from evo.mutators.agents.providers.base import Provider, estimate_usage
 from evo.mutators.agents.purse import Purse, SpentError
 
 SPENT = "budget"  # the error of a call that was not made
+LINE = 120  # characters of a differing line that are repeated
+_MARK = re.compile(r"(\[\[(?:end of )?evidence) [0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,15 @@ class LiveDesk:
 
 
 class RecordedDesk:
-    """Answers out of the archive: by job and step, at once. `strange` counts prompts that are not those recorded."""
+    """Answers out of the archive: by job and step, at once. `strange` names prompts that are not those recorded, and
+    `differing` says where each of them begins to differ."""
 
     def __init__(self, exchanges: Mapping[tuple[int, int], Exchange], redact: Callable[[str], str] = str) -> None:
         self._exchanges = exchanges
         self._redact = redact
         self.same = 0
         self.strange: list[tuple[int, int]] = []
+        self.differing: list[str] = []
         self.missing: list[tuple[int, int]] = []
 
     async def ask(self, call: Call, request: Request) -> tuple[Reply, float | None]:
@@ -106,6 +112,7 @@ class RecordedDesk:
             self.same += 1
         else:
             self.strange.append((call.job, call.step))
+            self.differing.append(_difference(call, found, redacted(request, self._redact)))
         return found.reply, found.usd
 
     def memory(self, job: int) -> str:
@@ -116,6 +123,27 @@ class RecordedDesk:
 
 def request_digest(request: Request) -> str:
     return digest([codec.dumps(request)])
+
+
+def _difference(call: Call, found: Exchange, request: Request) -> str:
+    """Which prompt it is, and its first line that is another one than in the record."""
+    where = f"job {call.job}, step {call.step} ({call.role})"
+    if found.role != call.role:
+        return f"{where}: it was for the {found.role}"
+    for number, (was, now) in enumerate(zip_longest(_lines(found.request), _lines(request)), 1):
+        if was != now:
+            return f"{where}, line {number}: was {_quoted(was)}, is {_quoted(now)}"
+    return f"{where}: the same text, with other bounds"
+
+
+def _lines(request: Request) -> list[str]:
+    """Without the marks' hashes: they differ wherever what they enclose does, one line before it."""
+    text = "\n".join([request.system, *(message.text for message in request.messages)])
+    return _MARK.sub(r"\1", text).split("\n")
+
+
+def _quoted(line: str | None) -> str:
+    return "not there" if line is None else repr(line[:LINE])
 
 
 def redacted(request: Request, redact: Callable[[str], str]) -> Request:
