@@ -27,8 +27,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from evo.app.effects import case_facts
-from evo.app.remembering import Memory, remembered
+from evo.app.memory.effects import case_facts
+from evo.app.memory.remembering import Memory, remembered
 from evo.archive import Archive, RunRecord, lessons
 from evo.archive.learning import learn, record_hypothesis
 from evo.engine.advice import advised

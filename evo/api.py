@@ -11,9 +11,9 @@ another machine and on a copy of the archive.
 
 from __future__ import annotations
 
-from evo.app.asked import Answer, Ask, CaseView, ParentView, Told
-from evo.app.asking import Desk
-from evo.app.asking import open_desk as open  # `evo.open` reads well, and is never imported by `*`
+from evo.app.swarm.asked import Answer, Ask, CaseView, ParentView, Told
+from evo.app.swarm.asking import Desk
+from evo.app.swarm.asking import open_desk as open  # `evo.open` reads well, and is never imported by `*`
 from evo.records import Author
 
 __all__ = ["Answer", "Ask", "Author", "CaseView", "Desk", "ParentView", "Told", "open"]

@@ -15,8 +15,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from evo import api
-from evo.app.answers import tell_answer
-from evo.app.asked import answer_json, ask_json
+from evo.app.swarm.answers import tell_answer
+from evo.app.swarm.asked import answer_json, ask_json
 from evo.archive import lessons as memory
 from evo.errors import EvoError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from landscape import CASES, RUN, drive, problem, search
 
-from evo.app.agents import AgentSettings, check_agents
-from evo.app.recalling import Memories
-from evo.app.rulings import Rulings, asked_for, hold_finalists, rule
+from evo.app.memory.recalling import Memories
+from evo.app.swarm.agents import AgentSettings, check_agents
+from evo.app.swarm.rulings import Rulings, asked_for, hold_finalists, rule
 from evo.archive import Archive, RunRecord, lessons
 from evo.engine.simulated import SimulatedEvaluator
 from evo.errors import UnknownNameError, UsageError

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import evo
 from evo import api
-from evo.app.asked import ask_json
-from evo.app.evaluating import _batches, drain, judged_machines
+from evo.app.swarm.asked import ask_json
+from evo.app.swarm.evaluating import _batches, drain, judged_machines
 from evo.archive import Archive, RunRecord
 from evo.archive.merging import merge
 from evo.archive.messages import holds, starved, take

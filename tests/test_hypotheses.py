@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import evo
-from evo.app.evaluating import _batches, drain
-from evo.app.hypotheses import weigh_notes
+from evo.app.memory.hypotheses import weigh_notes
+from evo.app.swarm.evaluating import _batches, drain
 from evo.archive import Archive, RunRecord, lessons
 from evo.engine.simulated import SimulatedEvaluator
 from evo.lesson import Kind, Standing

@@ -11,7 +11,7 @@ import measured
 import pytest
 from measured import CASES, Values
 
-from evo.app.lessons import export_lessons, import_lessons
+from evo.app.memory.lessons import export_lessons, import_lessons
 from evo.archive import Archive, learning, lessons
 from evo.archive.learning import learn, record_hypothesis, retire
 from evo.archive.pitfalls import normalised

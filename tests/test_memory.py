@@ -16,7 +16,7 @@ from evo.archive.memory import Budgets, Procedure, Step, recall
 from evo.engine.advice import advised
 from evo.engine.niche import niche
 from evo.engine.pitfalls import EXPLORED, Pitfalls
-from evo.engine.replay import patched, replay
+from evo.engine.procedures import patched, replay
 from evo.genome import Genome
 from evo.lesson import Kind, Lesson, Origin, Scope, Standing
 from evo.mutators.base import Parent

@@ -8,7 +8,7 @@ from pathlib import Path
 import landscape
 import pytest
 
-from evo.app.minimise import minimise
+from evo.app.memory.minimise import minimise
 from evo.archive import Archive, RunRecord
 from evo.engine.reduction import Reduction, Variant, Worth
 from evo.errors import UsageError

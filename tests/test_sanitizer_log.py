@@ -198,7 +198,7 @@ def test_where_it_is_not_installed(subject: Subject, monkeypatch: pytest.MonkeyP
 def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = Finding("memcheck", "error", "Invalid __global__ read", "k", 3, "Invalid __global__ read of size 4 bytes")
     reports = {"bad": SanitizerReport(("memcheck",), (found,), {}, ("a",)), "good": SanitizerReport(("memcheck",), ())}
-    monkeypatch.setattr("evo.app.sanitize.sanitize", lambda identity, **options: reports[identity])
+    monkeypatch.setattr("evo.app.trust.sanitize.sanitize", lambda identity, **options: reports[identity])
     bad = CliRunner().invoke(app, ["sanitize", "bad"])
     assert bad.exit_code == 1
     assert "Invalid __global__ read of size 4 bytes" in " ".join(bad.output.split())

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evo.app.asked import Told
-from evo.app.asking import ASKING, open_desk
-from evo.app.evaluating import COMMAND, is_live
 from evo.app.single import gene_values, read_genome
+from evo.app.swarm.asked import Told
+from evo.app.swarm.asking import ASKING, open_desk
+from evo.app.swarm.evaluating import COMMAND, is_live
 from evo.archive import Archive, RunRecord
 from evo.archive.messages import heard, say, starved
 from evo.engine.budget import Budget, Meter

@@ -20,7 +20,7 @@ CODE = (".py", ".cu", ".cpp", ".ptx", ".h")
 LIBRARIES = ("evo-kernels", "numpy", "deap", "cuda-core", "cuda-bindings")
 INTERFACES = ("operator.py", "plan.py", "target.py", "dtypes.py")
 # Of `fitness`: what says nothing of a candidate.
-NO_YARDSTICK = {"zoo", "filters.py", "findings.py", "health.py", "nvml.py", "tooling.py", "sanitizer.py"}
+NO_YARDSTICK = {"zoo", "filters.py", "findings.py", "health.py", "nvml.py", "tooling.py", "sanitizer.py", "profile.py"}
 LENGTH = 12  # characters of a hash: enough to tell versions apart
 
 

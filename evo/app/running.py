@@ -11,14 +11,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from evo import ids
-from evo.app.agents import Agents, AgentSettings, arm_summaries, check_agents, forecast, open_agents
 from evo.app.buying import bought, pace
 from evo.app.control import refuse_resuming
+from evo.app.memory.remembering import Memory, learned, remembered
 from evo.app.provenance import versions, yardstick_hash
-from evo.app.remembering import Memory, learned, remembered
 from evo.app.resumable import resumable
-from evo.app.rulings import hold_finalists
 from evo.app.stand import Stand, choose_target, select_cases, stand
+from evo.app.swarm.agents import Agents, AgentSettings, arm_summaries, check_agents, forecast, open_agents
+from evo.app.swarm.rulings import hold_finalists
 from evo.app.trust.holdout import run_holdout
 from evo.app.trust.operator_doctor import refuse_weak_gate
 from evo.app.winners import write_holdout, write_winners

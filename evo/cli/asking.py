@@ -12,7 +12,7 @@ import typer
 from evo.cli import options
 
 if TYPE_CHECKING:
-    from evo.app.asked import Answer
+    from evo.app.swarm.asked import Answer
 
 Operator = Annotated[
     str, typer.Option("--operator", "-o", help="Whose candidates are asked for; `evo operators` lists them.")

@@ -37,7 +37,7 @@ def lessons(
     """List the lessons, the weightiest first."""
     if context.invoked_subcommand is not None:
         return
-    from evo.app.lessons import list_lessons
+    from evo.app.memory.lessons import list_lessons
     from evo.cli import output
 
     found = list_lessons(archive, operator, target, str(status) if status else None, limit)
@@ -52,7 +52,7 @@ def lessons(
 @app.command()
 def show(identity: Id, archive: options.Archive = "evo.db", as_json: options.Json = False) -> None:
     """One lesson with its evidence, each row of which `evo archive show` opens."""
-    from evo.app.lessons import show_lesson
+    from evo.app.memory.lessons import show_lesson
     from evo.cli import output
 
     found = show_lesson(archive, identity)
@@ -79,7 +79,7 @@ def add(
     as_json: options.Json = False,
 ) -> None:
     """Write down a lesson of your own; it is marked as a person's."""
-    from evo.app.lessons import add_lesson
+    from evo.app.memory.lessons import add_lesson
     from evo.cli import output
     from evo.lesson import Scope
     from evo.report.lessons import lesson_table
@@ -101,7 +101,7 @@ def retire(
     as_json: options.Json = False,
 ) -> None:
     """Take a lesson out of use; it stays readable."""
-    from evo.app.lessons import retire_lesson
+    from evo.app.memory.lessons import retire_lesson
     from evo.cli import output
     from evo.report.lessons import lesson_table
 
@@ -120,7 +120,7 @@ def learn(
     as_json: options.Json = False,
 ) -> None:
     """Learn anew from all that the archive holds; every run does so at its end."""
-    from evo.app.lessons import learn_lessons
+    from evo.app.memory.lessons import learn_lessons
     from evo.cli import output
 
     learned = learn_lessons(archive, operator, target)
@@ -142,7 +142,7 @@ def export_(
     """Write the lessons with their evidence as JSON, for another team."""
     import json
 
-    from evo.app.lessons import export_lessons
+    from evo.app.memory.lessons import export_lessons
     from evo.errors import UsageError
 
     content = json.dumps(export_lessons(archive, operator, target), indent=2, ensure_ascii=False) + "\n"
@@ -162,7 +162,7 @@ def import_(
     as_json: options.Json = False,
 ) -> None:
     """Take in another team's lessons: ids stay, evidence is united, and doing it twice changes nothing."""
-    from evo.app.lessons import import_lessons
+    from evo.app.memory.lessons import import_lessons
     from evo.cli import output
     from evo.report.lessons import lesson_table
 

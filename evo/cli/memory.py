@@ -24,7 +24,7 @@ def effects(
     as_csv: Csv = False,
 ) -> None:
     """What each gene value does to the speed, from pairs of candidates that differ by nothing else."""
-    from evo.app.effects import archive_effects
+    from evo.app.memory.effects import archive_effects
     from evo.cli import output
     from evo.report.effects import CSV, effects_table
 
@@ -45,7 +45,7 @@ def front(
     as_json: options.Json = False,
 ) -> None:
     """Candidates that nobody beats in speed, registers, workspace and precision at once."""
-    from evo.app.front import archive_front
+    from evo.app.memory.front import archive_front
     from evo.cli import output
     from evo.report.front import front_table
 
@@ -67,7 +67,7 @@ def minimise(
     as_json: options.Json = False,
 ) -> None:
     """Take out of a winner whatever does not pay, and say what each remaining edit is worth."""
-    from evo.app.minimise import minimise as run
+    from evo.app.memory.minimise import minimise as run
     from evo.cli import output
     from evo.report.minimised import minimised_report
 

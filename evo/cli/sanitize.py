@@ -24,7 +24,7 @@ def sanitize(
 ) -> None:
     """Look for races, uninitialised reads and accesses out of bounds. Exit 1 for an error or a tool that fails."""
     genes = options.genes(gene)
-    from evo.app.sanitize import sanitize as run
+    from evo.app.trust.sanitize import sanitize as run
     from evo.cli import output
 
     report = run(

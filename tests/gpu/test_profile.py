@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_bad_kernels import GOOD
 
-from evo.app.profiling import counters
+from evo.app.swarm.profiling import counters
 from evo.fitness.cuda.profile import DENIED, READ, TIME, find_tool
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_bad_kernels import END, GOOD
 
-from evo.app.sanitize import sanitize
+from evo.app.trust.sanitize import sanitize
 from evo.fitness.cuda.sanitizer import SanitizerReport, find_tool
 from evo.operators.rmsnorm import RmsNorm
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from evo import codec
-from evo.app.agents import AgentSettings, worker
 from evo.app.stand import find_target
+from evo.app.swarm.agents import AgentSettings, worker
 from evo.archive import Archive, RunRecord
 from evo.archive.exchanges import exchanges, journal
 from evo.archive.proposals import load_proposals

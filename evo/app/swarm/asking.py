@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from evo import ids
-from evo.app.ask_choice import Choice, Stock, choose, improving
-from evo.app.ask_prompt import LESSONS_TOKENS, prompt
-from evo.app.asked import BLAMELESS, SCHEMA, Answer, Ask, ParentView, Told, case_views
 from evo.app.single import gene_values
 from evo.app.stand import choose_target, find_target, select_cases
+from evo.app.swarm.ask_choice import Choice, Stock, choose, improving
+from evo.app.swarm.ask_prompt import LESSONS_TOKENS, prompt
+from evo.app.swarm.asked import BLAMELESS, SCHEMA, Answer, Ask, ParentView, Told, case_views
 from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
 from evo.archive.evaluations import load_evaluations
 from evo.archive.messages import heard, say

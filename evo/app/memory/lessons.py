@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evo import codec
-from evo.app.effects import case_facts
+from evo.app.memory.effects import case_facts
 from evo.archive import Archive, lessons
 from evo.archive.learning import Learned, learn, record_hypothesis, retire
 from evo.archive.ranking import boards

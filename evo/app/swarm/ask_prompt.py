@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evo.app.ask_choice import Choice, Stock
-from evo.app.asked import CaseView
+from evo.app.swarm.ask_choice import Choice, Stock
+from evo.app.swarm.asked import CaseView
 from evo.mutators.agents.fence import fence
 from evo.mutators.agents.prompts import manual
 from evo.operator import Operator

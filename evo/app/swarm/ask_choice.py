@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evo.app.asked import AskKind, CaseView
+from evo.app.swarm.asked import AskKind, CaseView
 from evo.archive.messages import Message
 from evo.records import Candidate, Diagnosis
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evo.app.sanitize import built
+from evo.app.trust.sanitize import built
 from evo.fitness.cuda.profile import Profile
 from evo.fitness.cuda.profile import profile as run_profiler
 

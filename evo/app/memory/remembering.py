@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evo.app.effects import case_facts
+from evo.app.memory.effects import case_facts
 from evo.archive import Archive, lessons
 from evo.archive.learning import Learned, learn
 from evo.engine.advice import advised

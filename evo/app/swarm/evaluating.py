@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evo import ids
-from evo.app.asked import BLAMELESS, SCHEMA, Answer, case_views
-from evo.app.hypotheses import weigh_notes
+from evo.app.memory.hypotheses import weigh_notes
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.stand import Stand, find_target, stand
+from evo.app.swarm.asked import BLAMELESS, SCHEMA, Answer, case_views
 from evo.archive import Archive, ProposalView, RunRecord
 from evo.archive.messages import holds, starved, take
 from evo.archive.proposals import load_proposals

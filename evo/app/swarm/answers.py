@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from evo.app.asked import Told
-from evo.app.asking import Desk, open_desk
+from evo.app.swarm.asked import Told
+from evo.app.swarm.asking import Desk, open_desk
 from evo.archive import Archive
 from evo.archive.messages import by_id
 from evo.errors import UsageError

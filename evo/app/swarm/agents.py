@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import platformdirs
 
-from evo.app.recalling import Memories
-from evo.app.rulings import Rulings
+from evo.app.memory.recalling import Memories
+from evo.app.swarm.rulings import Rulings
 from evo.archive import Archive
 from evo.archive.exchanges import totals
 from evo.engine.budget import Budget

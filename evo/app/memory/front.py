@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from evo.app.effects import case_facts, only_case
+from evo.app.memory.effects import case_facts, only_case
 from evo.archive import Archive, ranking
 from evo.archive.evaluations import load_evaluations
 from evo.archive.proposals import load_candidates

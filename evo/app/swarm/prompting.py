@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from sqlalchemy import text
 
 from evo import codec
-from evo.app.agents import AgentSettings, worker
-from evo.app.recalling import Memories
+from evo.app.memory.recalling import Memories
 from evo.app.stand import find_target, select_cases
+from evo.app.swarm.agents import AgentSettings, worker
 from evo.archive import Archive, show
 from evo.engine.population import Member
 from evo.engine.problem import Problem
@@ -55,7 +55,7 @@ def prompt(archive: str, candidate: str, folder: str = "", *, profiled: bool = F
 
 
 def _counters(archive: str, candidate: str) -> str:
-    from evo.app.profiling import counters  # brings the CUDA bindings, which no other prompt needs
+    from evo.app.swarm.profiling import counters  # brings the CUDA bindings, which no other prompt needs
 
     found = counters(candidate, archive=archive)
     if found.missing:
