@@ -3,7 +3,7 @@
 - working: this line of candidates, what each step changed and gained, and what was tried from here;
 - episodic: recent runs and what they came to;
 - semantic: what is known of the operator and the target: lessons, pitfalls, the operator's notes;
-- procedural: sequences of edits that were faster, which may be replayed on another parent (`evo.engine.replay`).
+- procedural: sequences of edits that were faster, which may be replayed on another parent (`evo.engine.procedures`).
 
 Only cases that the caller names are looked at, so that hold-outs stay out.
 """
