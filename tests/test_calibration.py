@@ -36,23 +36,30 @@ def test_only_who_is_named_is_timed(here: Stand) -> None:
 
 
 def test_seeds_serve_where_no_baseline_passes(here: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first seed that passes; one that covers no case is passed over. Measuring is stood in for: the CPU target
-    always has a baseline."""
+    """The first seed that passes, and no other is timed; one that covers no case is passed over. Measuring is stood in
+    for: the CPU target always has a baseline."""
     plain, simd = here.seeds()
     nowhere = '[constraints]\nall = ["N < 1"]\n\n[[launch]]'
     elsewhere = Genome.parse(plain.canonical.replace("[[launch]]", nowhere, 1), ".cpp")
     asked: list[tuple[str, ...] | None] = []
+    times = {"seed:plain": 9.0, "seed:simd": 2.0}
 
     def measure(*given: object) -> tuple[BaselineReport, ...]:
         names = given[-2]  # the last is the protocol
         assert names is None or isinstance(names, tuple)
         asked.append(names)
-        times = {"seed:plain": 9.0, "seed:simd": 2.0}
-        return tuple(BaselineReport(name, "", {CASE: times[name]}, {}, {}, {}) for name in names or ())
+        return tuple(
+            BaselineReport(name, "", {CASE: times[name]} if name in times else {}, {}, {}, {}) for name in names or ()
+        )
 
     monkeypatch.setattr("evo.fitness.calibration._measure", measure)
     fallback = {"seed:elsewhere": elsewhere, "seed:plain": plain, "seed:simd": simd}
     found = calibrate(here.executor, here.operator, here.target, here.cases, {}, fallback=fallback)
-    assert asked == [None, ("seed:plain", "seed:simd")]
+    assert asked == [None, ("seed:plain",)]
     assert found.yardsticks == {CASE: "seed:plain"}
-    assert [report.name for report in found.reports] == ["seed:plain", "seed:simd"]
+    assert [report.name for report in found.reports] == ["seed:plain"]
+    del times["seed:plain"]  # it fails the gate everywhere
+    asked.clear()
+    found = calibrate(here.executor, here.operator, here.target, here.cases, {}, fallback=fallback)
+    assert asked == [None, ("seed:plain",), ("seed:simd",)]
+    assert found.yardsticks == {CASE: "seed:simd"}
