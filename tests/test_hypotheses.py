@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import evo
-from evo.app.memory.hypotheses import weigh_notes
+from evo.app.memory.hypotheses import weigh_notes, weigh_told
 from evo.app.swarm.evaluating import _batches, drain
 from evo.archive import Archive, RunRecord, lessons
+from evo.archive.messages import heard
 from evo.engine.simulated import SimulatedEvaluator
 from evo.lesson import Kind, Standing
 from evo.operators.rmsnorm import RmsNorm
@@ -55,3 +56,21 @@ def test_a_verdict_is_a_test_of_the_note(tmp_path: Path, species: str, supports:
     assert lesson.standing is Standing.TENTATIVE
     assert evidence.supports is supports
     assert evidence.effect == (None if effect is None else pytest.approx(effect))
+
+
+def test_what_was_told_to_a_run_is_weighed_at_its_end(tmp_path: Path) -> None:
+    place = str(tmp_path / "evo.db")
+    with Archive.open(place) as store:
+        store.start_run(RUN)
+        with evo.open(place, run=RUN.id) as desk:
+            parent = desk.tell(source=source("plain")).candidate
+            desk.tell(source=source("faster"), parents=(parent,), note="wider loads", author=Author("person"))
+        assert weigh_told(store, RUN.id) == 0, "nothing was evaluated yet"
+        judge = SimulatedEvaluator((CASE,), ratio, run=RUN.id)
+        with store.reading() as connection:
+            waiting = [m.subject for m in heard(connection, RUN.id, ("tell",))]
+        asyncio.run(drain(store, judge, RUN, waiting, lambda message: None))
+        assert [weigh_told(store, RUN.id), weigh_told(store, RUN.id)] == [1, 1]
+        with store.reading() as connection:
+            (lesson,) = lessons.listed(connection, "rmsnorm", "cpu", kinds=(Kind.HYPOTHESIS,))
+            assert len(lessons.show(connection, lesson.id).evidence) == 1, "weighed twice, it is one test"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from evo import ids
 from evo.app.buying import bought, pace
 from evo.app.control import refuse_resuming
+from evo.app.memory.hypotheses import weigh_told
 from evo.app.memory.remembering import Memory, learned, remembered
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.resumable import resumable
@@ -168,6 +169,7 @@ def _turn(
         say(forecast(agents, here.seeds(), meter.budget))
         search.journal.append(f"d{archive.record_device(here.facts)}")
     finals = asyncio.run(_evolve(search, evaluator, archive, meter, observe, agents))
+    weigh_told(archive, record.id)
     lessons = learned(archive, here.operator, here.target.name, search.pitfalls)
     notes = [note for note in (here.note, *_failures(calibration), *lessons, *_told(agents)) if note]
     result = summarise(

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from evo.archive import Archive
 from evo.archive.learning import record_hypothesis, test_hypothesis
 from evo.archive.lineage import lineage
+from evo.archive.messages import heard
+from evo.archive.proposals import load_proposals
 from evo.errors import ArchiveError
 from evo.lesson import Evidence, Scope
 from evo.mutators.agents.fence import clean
-from evo.records import Evaluation, Proposal, State, Status, Verdict
+from evo.records import Evaluation, Proposal, Purpose, State, Status, Verdict
 
 CLAIM = 400  # characters of a note
 GAIN = 1.005  # over the best parent: less is within what two timings differ by
@@ -39,6 +41,22 @@ def weigh_notes(archive: Archive, verdicts: Iterable[Verdict]) -> int:
         test_hypothesis(archive, lesson.id, evidence)
         tested += 1
     return tested
+
+
+def weigh_told(archive: Archive, run: str) -> int:
+    """The same for what was told to a run (whole id) while it went on, once it has ended."""
+    with archive.reading() as connection:
+        told = {message.subject for message in heard(connection, run, ("tell",)) if message.subject}
+        views = [view for name in sorted(told) for view in load_proposals(connection, "id", name)]
+    if not views:
+        return 0
+    found = {e.candidate: e for e in archive.evaluations(run) if e.purpose is Purpose.SEARCH}
+    verdicts = [
+        Verdict(view.proposal, found[view.proposal.candidate.id], view.state)
+        for view in views
+        if view.proposal.candidate.id in found
+    ]
+    return weigh_notes(archive, verdicts)
 
 
 def _evidence(archive: Archive, proposal: Proposal, evaluation: Evaluation) -> Evidence | None:
