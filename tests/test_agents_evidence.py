@@ -109,9 +109,13 @@ def test_a_second_parent_comes_with_the_reason_that_it_is_good() -> None:
         def random(self) -> float:
             return 0.0
 
+    swarm.directions.add([{"name": "ahead", "hypothesis": "loads are late", "change": "fetch", "effect": "+5 %"}])
     job = swarm._write("a", [parent, mate], [], None, Always())
     text = swarm.worker.first_prompt(job).messages[0].text
     assert (job.kind, job.mates) == ("crossover", (mate.candidate,))
     assert f"where the second parent is better]]\n{names[1]} 1.649 x" in text
     assert f"where the first parent is better]]\n{names[0]} 1.105 x" in text
     assert other.canonical.splitlines()[-1] in text
+    assert job.direction == "ahead", "whose try it is"
+    assert "the direction to follow]]\nahead: loads are late\nchange: fetch\npredicted effect: +5 %\n" in text
+    assert "Write one child that joins what makes each of them good, following the direction. It is an edit" in text

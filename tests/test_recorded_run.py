@@ -53,6 +53,7 @@ def test_the_recorded_run_takes_the_same_way_again_byte_for_byte(archive: Path) 
     assert way["run"] == RESULT["run"]
     assert way["decisions"] >= way["verdicts"] >= RESULT["evaluated"]
     assert way["other_prompts"] == [], AGAIN
+    assert way["missing_calls"] == []
     (model,) = [arm for arm in RESULT["arms"] if arm["calls"]]
     assert model["arm"] == "command:claude"
     # the last answers of a run may come when nobody asks for them any more
@@ -81,6 +82,19 @@ def test_another_answer_parts_the_ways_and_is_named(archive: Path) -> None:
         "step 3 (reviewer)",
     ]
     assert all("'Another idea. " in prompt for prompt in way["other_prompts"])
+
+
+def test_a_call_that_the_record_lacks_is_named(archive: Path) -> None:
+    with sqlite3.connect(archive) as database:
+        first = "SELECT id, job, step FROM exchange WHERE role = 'reviewer' ORDER BY job, step LIMIT 1"
+        row, job, step = database.execute(first).fetchone()
+        database.execute("DELETE FROM exchange WHERE id = ?", (row,))
+    database.close()
+    _, way = replayed(archive)
+    named = f"job {job}, step {step} (reviewer)"
+    assert way["missing_calls"] == [named]
+    run = ("run", "--operator", "rmsnorm", "--llm", f"replay:{RESULT['run']}", "--archive", str(archive))
+    assert f"calls that the record lacks: {named}" in CliRunner().invoke(app, run).stdout
 
 
 def test_a_changed_template_is_told_with_its_role_and_line_and_changes_no_decision(

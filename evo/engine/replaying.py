@@ -22,6 +22,7 @@ class Replayed:
     exchanges: int
     same_prompts: int
     other_prompts: tuple[str, ...]  # which ones, and the first line in which each differs
+    missing_calls: tuple[str, ...]  # that the record lacks: each was answered with an error
     recorded: str
     replayed: str
     parted: str = ""  # where the ways part first

@@ -12,7 +12,7 @@ from evo.engine.result import ArmSummary, Waiting
 from evo.report import notation
 from evo.report.layout import table, text
 
-SHOWN = 8  # prompts that are named
+SHOWN = 8  # prompts and calls that are named
 
 
 def arms_table(arms: Sequence[ArmSummary]) -> Table:
@@ -41,10 +41,11 @@ def replayed_report(done: Replayed) -> Group:
         text(f"recorded {done.recorded[:16]}, replayed {done.replayed[:16]} (SHA-256 over all decisions)", "dim"),
         text(f"{done.same_prompts} of {done.exchanges} prompts are the same, byte for byte"),
     ]
-    if done.other_prompts:
-        more = len(done.other_prompts) - SHOWN
-        rest = f" and {more} more" if more > 0 else ""
-        parts.append(text(f"others: {'; '.join(done.other_prompts[:SHOWN])}{rest}", "yellow"))
+    for title, named in (("others", done.other_prompts), ("calls that the record lacks", done.missing_calls)):
+        if named:
+            more = len(named) - SHOWN
+            rest = f" and {more} more" if more > 0 else ""
+            parts.append(text(f"{title}: {'; '.join(named[:SHOWN])}{rest}", "yellow"))
     if done.parted:
         parts.append(text(f"the ways part: {done.parted}", "red"))
     return Group(*parts)

@@ -92,8 +92,8 @@ class LiveDesk:
 
 
 class RecordedDesk:
-    """Answers out of the archive: by job and step, at once. `strange` names prompts that are not those recorded, and
-    `differing` says where each of them begins to differ."""
+    """Answers out of the archive: by job and step, at once. `strange` names prompts that are not those recorded,
+    `differing` says where each of them begins to differ, and `missing` names calls that the record lacks."""
 
     def __init__(self, exchanges: Mapping[tuple[int, int], Exchange], redact: Callable[[str], str] = str) -> None:
         self._exchanges = exchanges
@@ -101,12 +101,12 @@ class RecordedDesk:
         self.same = 0
         self.strange: list[tuple[int, int]] = []
         self.differing: list[str] = []
-        self.missing: list[tuple[int, int]] = []
+        self.missing: list[str] = []
 
     async def ask(self, call: Call, request: Request) -> tuple[Reply, float | None]:
         found = self._exchanges.get((call.job, call.step))
         if found is None:
-            self.missing.append((call.job, call.step))
+            self.missing.append(_named(call))
             return Reply("", "error", attempts=0, error="not in the record"), None
         if found.digest == request_digest(redacted(request, self._redact)) and found.role == call.role:
             self.same += 1
@@ -125,9 +125,13 @@ def request_digest(request: Request) -> str:
     return digest([codec.dumps(request)])
 
 
+def _named(call: Call) -> str:
+    return f"job {call.job}, step {call.step} ({call.role})"
+
+
 def _difference(call: Call, found: Exchange, request: Request) -> str:
     """Which prompt it is, and its first line that is another one than in the record."""
-    where = f"job {call.job}, step {call.step} ({call.role})"
+    where = _named(call)
     if found.role != call.role:
         return f"{where}: it was for the {found.role}"
     for number, (was, now) in enumerate(zip_longest(_lines(found.request), _lines(request)), 1):

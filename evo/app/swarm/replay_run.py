@@ -73,8 +73,8 @@ class _Past:
         other = tuple(self.desk.differing)
         recorded, made = way.hashes()
         return Replayed(
-            self.record.id, len(way.made), way.told, self.desk.same + len(other), self.desk.same, other, recorded, made,
-            way.parted,
+            self.record.id, len(way.made), way.told, self.desk.same + len(other), self.desk.same, other,
+            tuple(self.desk.missing), recorded, made, way.parted,
         )  # fmt: skip
 
     def _search(self) -> Search:
