@@ -21,7 +21,7 @@ from evo.engine.bandit import Bandit, portfolio_gain
 from evo.engine.replaying import Replay
 from evo.engine.search import Search
 from evo.mutators.agents.desk import RecordedDesk
-from evo.mutators.agents.directions import Directions
+from evo.mutators.agents.directions import Direction, Directions
 from evo.mutators.agents.prompts import Prompts
 from evo.mutators.agents.purse import Purse
 from evo.mutators.agents.swarm import Swarm
@@ -179,6 +179,32 @@ def test_what_failed_is_repaired_with_its_diagnosis(archive: Archive) -> None:
     kinds = [proposal.author.kind for proposal in by_models(archive)]
     assert "repair" in kinds
     assert run.swarm.tallies[run.swarm.arms[0]].right > 0
+
+
+def test_a_direction_is_judged_with_its_repairs(archive: Archive) -> None:
+    """Its one try does not build; what that was worth is known when the repair has been measured."""
+    tested: list[Direction] = []
+    line = "  for (long i = first; i < last; ++i) y[i] = 2.0f * x[i];"
+    count = 0
+
+    def behaviour(seen: Seen) -> Answer:
+        nonlocal count
+        count += 1
+        text = prompt_of(seen)
+        if "Give up to 5 new directions" in text:
+            name = f"wide-{count}"
+            return chat(f'[{{"name": "{name}", "hypothesis": "h", "change": "c", "effect": "e", "tries": 1}}]')
+        if "Repair it" in text:
+            return chat(f"Add a note.\n<<<<<<< SEARCH\n{line}\n=======\n  // repaired\n{line}\n>>>>>>> REPLACE")
+        return chat(new_idea(count))
+
+    with served(behaviour) as server:
+        run = bench([server.url], replace(PLAIN, plan=True, slots=1), tested=tested.append)
+        run.go(archive, "evaluations=80", kind=Failing)
+    repaired = [direction for direction in tested if len(direction.evidence) == 2]
+    assert repaired
+    assert len({direction.name for direction in tested}) == len(tested), "each is told once"
+    assert all(direction.right for direction in repaired)
 
 
 def test_a_known_proposal_is_not_measured_again_and_its_author_told(archive: Archive) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import archive_records as records
 import pytest
 from landscape import CASES, RUN, ask, genome, problem, search, simulated
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from evo import app as verbs
 from evo.app import control
 from evo.app.buying import Pace, bought, pace
 from evo.archive import Archive, RunRecord
+from evo.archive.leaders import Leader
 from evo.archive.messages import say
 from evo.cli.root import app
 from evo.engine.budget import Budget, Meter
@@ -27,7 +29,7 @@ from evo.engine.outside import OVERLAP_S, STOPPED, Outside
 from evo.engine.search import Search
 from evo.errors import UnknownNameError, UsageError
 from evo.operators.rmsnorm import RmsNorm
-from evo.records import Author, Proposal, State
+from evo.records import Author, Proposal, Purpose, State
 
 CASE = "bf16-32x1024"
 LIVE = RunRecord(RUN, "scale", "cpu", "cpu:0", "evo run", 0, "evaluations=40", CASES, "simulated", "test", 0.0)
@@ -170,6 +172,8 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
         assert CliRunner().invoke(app, ["ban", "ROWS=64", "--archive", real]).exit_code == 0
         assert control.stop(real) == REAL.id
         with Archive.open(real) as store:
+            for name, ratio in (("first", 1.62), ("other", 1.4)):
+                records.add(store, name, records.timed(CASE, ratio), run=REAL.id)
             store.save_state(
                 REAL.id,
                 {
@@ -177,7 +181,7 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
                         "evaluated": 7,
                         "duplicates": 1,
                         "rejected": {"crash": 2},
-                        "portfolio": {CASE: ["c1", 1.5]},
+                        "portfolio": {CASE: [records.candidate("first").id, 1.5]},  # the mark of an improvement
                     },
                     "meter": {"evaluations": 10.0, "seconds": 3.0},
                 },
@@ -186,11 +190,16 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
         standing = json.loads(shown.stdout)
         assert standing["state"] == "stopping"
         assert (standing["evaluated"], standing["used"]["evaluations"]) == (7, 0.25)
-        assert standing["best"] == {CASE: ["c1", 1.5]}
+        first = records.candidate("first").id
+        assert standing["best"] == {CASE: {"candidate": first, "ratio": 1.62, "final": False}}
         assert (standing["told"], standing["open"], standing["banned"]) == (1, {"pending": 1}, ["ROWS=64"])
         text = CliRunner().invoke(app, ["status", "--archive", real]).stdout
-        for part in ("stopping", "7 evaluated, 1 duplicates, 2 crash", "25% of evaluations", "1.500x", "ROWS=64"):
+        for part in ("stopping", "7 evaluated, 1 duplicates, 2 crash", "25% of evaluations", "~ 1.620x", "ROWS=64"):
             assert part in text
+        with Archive.open(real) as store:
+            again = records.evaluation("first", records.timed(CASE, 1.58), run=REAL.id, purpose=Purpose.FINAL)
+            store.file(again, None)
+        assert control.status(real).best == {CASE: Leader(first, 1.58, final=True)}
         process.stdin.close()
         process.wait(10)
     assert control.status(real).state == "killed"

@@ -13,6 +13,7 @@ from evo.app.swarm.asked import Told
 from evo.app.swarm.asking import ASKING, open_desk
 from evo.app.swarm.evaluating import COMMAND, is_live
 from evo.archive import Archive, RunRecord
+from evo.archive.leaders import leaders
 from evo.archive.messages import heard, say, starved
 from evo.engine.budget import Budget, Meter
 from evo.errors import UnknownNameError, UsageError
@@ -35,6 +36,8 @@ def status(archive: str, run: str = "") -> Standing:
             bans = [message.data for message in heard(connection, record.id, ("ban",))]
             orders = heard(connection, record.id, ("stop", "resume"))
             told = len(starved(connection, record.id))
+            held = {case: name for case, (name, _) in (saved.get("search") or {}).get("portfolio", {}).items()}
+            best = leaders(connection, record.id, held)
         states = Counter(str(state) for _, state in store.open_proposals(record.id))
     search: dict[str, Any] = saved.get("search") or {}
     spent = saved.get("meter") or {}
@@ -44,8 +47,7 @@ def status(archive: str, run: str = "") -> Standing:
         state=_state(record, live, stopping=bool(orders) and orders[-1].kind == "stop"),
         seconds=_seconds(record, live), evaluated=search.get("evaluated", 0), duplicates=search.get("duplicates", 0),
         rejected=search.get("rejected", {}), used=meter.used() if meter else {}, left=meter.left() if meter else "",
-        best={case: (name, ratio) for case, (name, ratio) in search.get("portfolio", {}).items()}, open=states,
-        told=told, banned=tuple(f"{data['gene']}={data['value']}" for data in bans),
+        best=best, open=states, told=told, banned=tuple(f"{data['gene']}={data['value']}" for data in bans),
     )  # fmt: skip
 
 

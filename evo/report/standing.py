@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 
+from evo.archive.leaders import Leader
 from evo.report import notation
-from evo.report.layout import table, text
+from evo.report.layout import FLATTERS, NOT_FINAL, table, text
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a run stands. `used` holds the share of every limit of the budget, `best` the ratio by case of what leads
-    (as the search measured it), `open` how many proposals are in which state, `told` how many wait from outside."""
+    """How a run stands. `used` holds the share of every limit of the budget, `best` what leads by case, `open` how many
+    proposals are in which state, `told` how many wait from outside."""
 
     run: str
     operator: str
@@ -27,7 +28,7 @@ class Standing:
     rejected: Mapping[str, int]
     used: Mapping[str, float]
     left: str
-    best: Mapping[str, tuple[str, float]]  # candidate, ratio
+    best: Mapping[str, Leader]
     open: Mapping[str, int]
     told: int
     banned: tuple[str, ...] = ()
@@ -50,7 +51,9 @@ def standing_report(standing: Standing) -> Group:
     parts: list[RenderableType] = [text("\n".join(lines))]
     if standing.best:
         leaders = table("case", "ratio", "candidate", numbers=("ratio",), fold=("case",))
-        for case, (candidate, ratio) in standing.best.items():
-            leaders.add_row(text(case), f"{ratio:.3f}x", text(notation.short(candidate)))
+        for case, leader in standing.best.items():
+            mark = "" if leader.final else f"{NOT_FINAL} "
+            leaders.add_row(text(case), f"{mark}{leader.ratio:.3f}x", text(notation.short(leader.candidate)))
         parts += ["", leaders]
+        parts += [text(FLATTERS)] if not all(leader.final for leader in standing.best.values()) else []
     return Group(*parts)

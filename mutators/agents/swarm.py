@@ -329,10 +329,10 @@ class Swarm:
         tally.judged += 1
         tally.right += int(right)
         tally.gain += gain
-        self._judge(own.job, right=right, gain=gain, evaluation=evaluation.id)
         self.knowledge.note(own.job, own.idea, candidate, evaluation, gain)
         if evaluation.status in FAILED:
             self._failed(own, candidate, evaluation, genome)
+        self._judge(own.job, right=right, gain=gain, evaluation=evaluation.id)
 
     def _failed(self, own: _Own, candidate: Candidate, evaluation: Evaluation, genome: Genome) -> None:
         diagnosis = self.knowledge.diagnosis(candidate, evaluation)
@@ -346,7 +346,9 @@ class Swarm:
             return
         self.directions.judge(job.direction, right=right, gain=gain, evaluation=evaluation)
         found = self.directions.get(job.direction)
-        if found and not found.open and found.judged == found.started:
+        jobs = (*self._flight.values(), *(e.job for e in self._own.values()), *(e.own.job for e in self._repairs))
+        awaited = any(each.direction == job.direction for each in jobs)  # a try, or the repair of one
+        if found and not found.open and found.judged >= found.started and not awaited:
             self._tested(found)
 
     def rule(self, direction: str, ruling: Ruling) -> None:
