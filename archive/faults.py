@@ -88,7 +88,7 @@ def _explanation(error: BaseException | None, place: Place) -> ArchiveError:
     if code.startswith("SQLITE_CORRUPT"):
         return ArchiveError(
             f"the archive {place} is damaged: {error}",
-            fix="restore a backup; `evo archive check` says what is wrong, `evo archive merge` saves what can be read",
+            fix="restore a backup; what SQLite can still read of it: sqlite3 FILE .recover | sqlite3 NEW.db",
         )
     if code.startswith("SQLITE_CANTOPEN"):
         return ArchiveError(f"cannot open the archive {place}: {error}", fix="see whether you may read and write there")

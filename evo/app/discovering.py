@@ -49,14 +49,14 @@ class _Bench:
 def discover_genes(file: Path, *, target: str = "auto", cases: Sequence[str] = ()) -> Discovered:
     """Lifts all sites of a genome file, builds every choice for one case, and keeps what makes a difference.
 
-    Raises `UsageError` where the file cannot be built to begin with, or has nothing to lift.
+    Raises `UsageError` where the file cannot be built to begin with. Where there is nothing to lift there are no rows.
     """
     genome = read_genome(file)
     bench = _bench(genome, target, cases)
     sites = apart(sites_of(genome))
     lifted = lift(genome, sites)
     if not sites or lifted is None:
-        raise UsageError(f"{file}: nothing was found that could become a gene")
+        return Discovered(bench.case.name, (), genome.canonical, genome.suffix)
     names = lifted[1]
     points = [(name, choice) for site, name in zip(sites, names, strict=True) for choice in site.choices[1:]]
     tasks = [bench.request(genome, {}), bench.request(lifted[0], {})]

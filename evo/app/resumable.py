@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evo.archive import Archive, RunState
 from evo.errors import ArchiveError, DeviceLostError
+
+DEFAULT = "evo.db"
+
+
+def named(archive: Archive) -> str:
+    """The option that names an archive in a command, "" for the default one."""
+    where = archive.place if isinstance(archive.place, str) else os.path.relpath(archive.place)
+    return "" if where == DEFAULT else f" --archive {shlex.quote(where)}"
 
 
 @contextmanager
@@ -18,6 +28,8 @@ def resumable(archive: Archive, run: str) -> Iterator[None]:
     a run that is still "running" can be resumed just as well.
     """
 
+    command = f"evo resume {run}{named(archive)}"
+
     def note(state: RunState) -> None:
         with contextlib.suppress(ArchiveError):
             archive.finish_run(run, state)
@@ -26,14 +38,14 @@ def resumable(archive: Archive, run: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         note("stopped")
-        raise KeyboardInterrupt(f"`evo resume {run}` goes on with it") from None
+        raise KeyboardInterrupt(f"`{command}` goes on with it") from None
     except DeviceLostError as error:  # a pause: the search's state is that of its last turn
         note("stopped")
-        fix = f"{error.fix}; once the device is back, `evo resume {run}` goes on with the run"
+        fix = f"{error.fix}; once the device is back, `{command}` goes on with the run"
         raise DeviceLostError(error.what, fix=fix) from error
     except ArchiveError as error:
         note("failed")
-        raise ArchiveError(error.what, fix=f"{error.fix}; then `evo resume {run}` goes on") from error
+        raise ArchiveError(error.what, fix=f"{error.fix}; then `{command}` goes on") from error
     except BaseException:
         note("failed")  # `evo resume` may still go on with it
         raise

@@ -16,7 +16,7 @@ from evo.app.control import refuse_resuming
 from evo.app.memory.hypotheses import weigh_told
 from evo.app.memory.remembering import Memory, learned, remembered
 from evo.app.provenance import versions, yardstick_hash
-from evo.app.resumable import resumable
+from evo.app.resumable import named, resumable
 from evo.app.stand import Stand, choose_target, select_cases, stand
 from evo.app.swarm.agents import Agents, AgentSettings, arm_summaries, check_agents, forecast, open_agents
 from evo.app.swarm.rulings import hold_finalists
@@ -187,7 +187,8 @@ def _turn(
         write_holdout(folder, result)
     except OSError as error:  # the result stands, and the archive has the sources
         archive.finish_run(record.id, "stopped")
-        note = f"the winners could not be written to {folder}: {error.strerror or error}; `evo resume {record.id}` will"
+        again = f"`evo resume {record.id}{named(archive)}` will"
+        note = f"the winners could not be written to {folder}: {error.strerror or error}; {again}"
         return replace(result, notes=(*result.notes, note))
     archive.finish_run(record.id, "stopped" if meter.stopped else "done")
     return replace(result, winner=str(written) if written else "")

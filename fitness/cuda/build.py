@@ -109,11 +109,11 @@ def _supported(options: type[Any], wanted: dict[str, Any]) -> Any:
     return options(**{name: value for name, value in wanted.items() if name in known})
 
 
-def _compile(request: CompileRequest) -> tuple[bytes, str]:
-    """(cubin, log) of CUDA C++."""
-    from cuda.core import Program, ProgramOptions
+def nvrtc_options(request: CompileRequest) -> Any:
+    """How NVRTC is called for CUDA C++, as cuda.core's `ProgramOptions`."""
+    from cuda.core import ProgramOptions
 
-    options = _supported(
+    return _supported(
         ProgramOptions,
         {
             "name": f"{ptxas.SOURCE_FOLDER}candidate.cu",
@@ -128,7 +128,13 @@ def _compile(request: CompileRequest) -> tuple[bytes, str]:
             "ptxas_options": "-v",
         },
     )
-    log = io.StringIO()
+
+
+def _compile(request: CompileRequest) -> tuple[bytes, str]:
+    """(cubin, log) of CUDA C++."""
+    from cuda.core import Program
+
+    options, log = nvrtc_options(request), io.StringIO()
     try:
         program = Program(request.source, "c++", options)
         try:
