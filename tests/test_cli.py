@@ -352,7 +352,8 @@ def test_an_unknown_operator_is_a_clear_error() -> None:
 
 
 INTERRUPTED = """
-import sys, time, types
+import signal, sys, time, types
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 import evo
 evo.app = sys.modules["evo.app"] = types.ModuleType("evo.app")
 evo.app.Settings = dict
