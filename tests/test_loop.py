@@ -175,12 +175,13 @@ def test_a_stop_ends_within_one_turn_and_leaves_what_is_in_flight_pending(archiv
     assert [state for _, state in archive.open_proposals(RUN)] == [State.PENDING] * 4
 
 
-def test_ctrl_c_stops_the_run(archive: Archive) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_run(archive: Archive, number: signal.Signals) -> None:
     meter = Meter(Budget.parse("minutes=5"))
 
     async def main() -> None:
         with interruptible(meter):
-            asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGINT)
+            asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), number)
             await evolve(search(), Stuck(CASES, ratio), archive, meter, lambda progress: None)
 
     asyncio.run(asyncio.wait_for(main(), 5))

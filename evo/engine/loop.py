@@ -133,18 +133,23 @@ def progress(search: Search, meter: Meter, in_flight: int, phase: Phase | None =
 
 @contextmanager
 def interruptible(meter: Meter) -> Iterator[None]:
-    """In the body the first Ctrl-C stops the run cleanly; the second one raises KeyboardInterrupt as ever.
+    """In the body the first Ctrl-C or SIGTERM stops the run cleanly; the second one does as ever.
 
     To be entered on the event loop of the main thread.
     """
     loop = asyncio.get_running_loop()
 
+    def as_ever() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
     def stop() -> None:
         meter.stop()
-        loop.remove_signal_handler(signal.SIGINT)
+        as_ever()
 
-    loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        as_ever()
