@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from evo import app, ids
-from evo.app.resumable import resumable
+from evo.app.resumable import named, resumable
 from evo.archive import Archive, RunRecord
 from evo.errors import ArchiveError, UsageError
 from evo.fitness.cpu import runner
@@ -116,7 +116,8 @@ def test_the_first_error_of_an_archive_is_told_with_the_way_on(path: Path) -> No
     with Archive.open(str(path)) as archive:
         with file_limit(4096), pytest.raises(ArchiveError) as told, resumable(archive, "run-1"):
             raise ArchiveError("the archive is locked", fix="wait")
-        assert str(told.value) == "the archive is locked\n  wait; then `evo resume run-1` goes on"
+        command = f"evo resume run-1 --archive {path}"
+        assert str(told.value) == f"the archive is locked\n  wait; then `{command}` goes on"
         assert archive.run("run-1").state == "running"  # not even the note could be written
         with pytest.raises(ZeroDivisionError), resumable(archive, "run-1"):
             raise ZeroDivisionError
@@ -175,3 +176,10 @@ def build(executor: LocalExecutor, number: int) -> Status:
     while not (outcomes := executor.poll(1.0)):
         pass
     return outcomes[0].status
+
+
+def test_commands_name_an_archive_that_is_not_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, option in (("evo.db", ""), ("my runs.db", " --archive 'my runs.db'")):
+        with Archive.open(name) as archive:
+            assert named(archive) == option

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from evo.archive import Archive, RunState
 from evo.errors import ArchiveError, DeviceLostError
@@ -16,7 +16,9 @@ DEFAULT = "evo.db"
 
 def named(archive: Archive) -> str:
     """The option that names an archive in a command, "" for the default one."""
-    where = archive.place if isinstance(archive.place, str) else os.path.relpath(archive.place)
+    where = str(archive.place)
+    if isinstance(archive.place, Path) and archive.place.absolute().is_relative_to(Path.cwd()):
+        where = str(archive.place.absolute().relative_to(Path.cwd()))
     return "" if where == DEFAULT else f" --archive {shlex.quote(where)}"
 
 
