@@ -24,12 +24,12 @@ from evo import codec, ids
 from evo.app.provenance import evaluator_hash
 from evo.app.stand import Stand, choose_target, stand
 from evo.app.trust.zoo import needed_cases, run_zoo, said_of
-from evo.fitness.evaluator import SECOND_LOOK, Evaluator
+from evo.fitness.evaluator import Evaluator
 from evo.fitness.zoo import Finding, members
 from evo.genome import Genome, make_candidate, objection, uncovered
 from evo.operator import Case
 from evo.plugins.manager import Plugins
-from evo.records import Evaluation, Proposal, Status, Value
+from evo.records import BLAMELESS, Evaluation, Proposal, Status, Value
 
 CASES = {
     "gpu": [f"{dtype}-32768x{n}" for dtype in ("bf16", "fp16", "fp32") for n in (1024, 4096, 16384)],
@@ -124,7 +124,7 @@ def _of_case(
             drawn = flying.pop(found.candidate, None)
             if found.duplicate_of or found.status in REDRAWN:
                 redrawn["duplicate" if found.duplicate_of else str(found.status)] += 1
-            elif drawn and found.status in SECOND_LOOK and drawn[0].id not in looked:
+            elif drawn and found.status in BLAMELESS and drawn[0].id not in looked:
                 looked.add(drawn[0].id)
                 redrawn[f"second look after {found.status}"] += 1
                 flying[found.candidate] = drawn

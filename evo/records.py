@@ -32,6 +32,10 @@ class Status(StrEnum):
     EVALUATOR_ERROR = "evaluator_error"  # evo's own fault; never counts against the candidate
 
 
+# Evo's own fault, or a clock that moved: no number, and nothing said of the candidate, which is tried again.
+BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})
+
+
 class State(StrEnum):
     """Where a proposal is."""
 

@@ -21,6 +21,7 @@ from evo.fitness.tasks import BuildTask, CheckTask, Outcome, TimeTask
 from evo.genome import Genome, machine_id, machine_set
 from evo.operator import Case, Operator
 from evo.records import (
+    BLAMELESS,
     Candidate,
     CaseResult,
     Diagnosis,
@@ -38,7 +39,6 @@ SEARCH_PAIRS = {"cpu": 16, "gpu": 40}  # at most: a shared CPU may never be quie
 SEARCH_SECONDS = 2.0  # of a case's race: a slow opponent must not cost a search its minutes
 FINAL_PAIRS = 40  # of a candidate that is judged alone, in one process
 SESSION_PAIRS = 16  # of a finalist, in each of its processes: what differs between these weighs more
-SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing of the machine code
 
 
 class Evaluator:
@@ -228,7 +228,7 @@ class Evaluator:
         for task in [task for task, other in self._jobs.items() if other is job]:
             self.executor.cancel(task)
             del self._jobs[task]
-        if job.machine and not duplicate_of and status not in SECOND_LOOK:
+        if job.machine and not duplicate_of and status not in BLAMELESS:
             self._known[job.machine] = (job.proposal.candidate.id, status)
         evaluation = job.evaluation(
             status, diagnosis, device=self.facts.id, yardsticks=self.yardsticks, duplicate_of=duplicate_of

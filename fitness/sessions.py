@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from evo import ids
 from evo.fitness.statistics import sessions_interval
-from evo.records import Candidate, CaseResult, Deviation, Diagnosis, Evaluation, Purpose, Status, Timing
+from evo.records import BLAMELESS, Candidate, CaseResult, Deviation, Diagnosis, Evaluation, Purpose, Status, Timing
 
 if TYPE_CHECKING:
     from evo.fitness.evaluator import Evaluator
 
-BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # no number, but nothing wrong either
 TRIES = 2  # of a candidate's session that ends blameless, each in a process of its own
 
 Enough = Callable[[int], bool]  # asked after each session with how many there were: stop here?

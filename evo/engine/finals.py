@@ -14,14 +14,13 @@ from evo.engine.evaluator import Evaluator
 from evo.engine.loop import Observe, progress
 from evo.engine.result import CaseSummary, Result
 from evo.engine.search import Search
-from evo.records import Candidate, CaseResult, Evaluation, Status
+from evo.records import BLAMELESS, Candidate, CaseResult, Evaluation, Status
 
 if TYPE_CHECKING:
     from evo.archive import Archive
 
 ROUNDS = 2  # the finalists, then the runners-up of those that failed
 LEAST, MOST = 3, 5  # sessions: fewer say nothing of the spread between processes; more gain little
-BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # no number, but nothing wrong either
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from evo.mutators.agents.jobs import Arrival
 from evo.mutators.agents.swarm import Swarm
 from evo.mutators.base import Context, Draft, Mutator, Parent
 from evo.mutators.variation import scan
-from evo.records import Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values, Verdict
+from evo.records import BLAMELESS, Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values, Verdict
 
 WEIGHTS = {
     "creep-mutation": 3.0, "uniform-mutation": 2.0, "uniform-crossover": 3.0, "two-point-crossover": 2.0,
@@ -38,7 +38,6 @@ WEIGHTS = {
 }  # fmt: skip
 AGENTS = 1.0  # the weight of all models together, in that of all other mutators together
 TRIES = 16  # parents and mutators that one ask goes through before it gives up
-SECOND_LOOK = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing lasting about a candidate
 GIVEN = frozenset({"seed", "archive"})  # authors of what is there before the search proper
 
 
@@ -49,7 +48,7 @@ class Search:
         seeds: the operator's genomes; each is asked for with its defaults, and its species keeps a niche.
         elites: candidates of earlier runs, asked for after the seeds.
         known: status by id of the candidates of earlier runs; they are not proposed again, save elites and those in
-            `SECOND_LOOK`.
+            `BLAMELESS`.
         mutators: arms of the bandit, at first by `WEIGHTS` by name; 1 for one that is not listed there.
         swarm: language models, arms too; at first all of them together get as much as `AGENTS` says.
         seed: of the run's random numbers.
@@ -100,7 +99,7 @@ class Search:
         self._dry: set[str] = set()  # sources of which every legal point was proposed
         self._banned: set[tuple[str, str]] = set()  # genes with the values that a person will not have
         self._enqueue_given(seeds, elites)
-        self._seen.update(_short(name) for name, status in (known or {}).items() if status not in SECOND_LOOK)
+        self._seen.update(_short(name) for name, status in (known or {}).items() if status not in BLAMELESS)
 
     async def ask(self) -> Proposal | None:
         """The next proposal; None when nothing new was found (`message` then says so)."""

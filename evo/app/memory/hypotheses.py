@@ -13,11 +13,10 @@ from evo.archive.proposals import load_proposals
 from evo.errors import ArchiveError
 from evo.lesson import Evidence, Scope
 from evo.mutators.agents.fence import clean
-from evo.records import Evaluation, Proposal, Purpose, State, Status, Verdict
+from evo.records import BLAMELESS, Evaluation, Proposal, Purpose, State, Status, Verdict
 
 CLAIM = 400  # characters of a note
 GAIN = 1.005  # over the best parent: less is within what two timings differ by
-SAYS_NOTHING = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})
 
 
 def weigh_notes(archive: Archive, verdicts: Iterable[Verdict]) -> int:
@@ -30,7 +29,7 @@ def weigh_notes(archive: Archive, verdicts: Iterable[Verdict]) -> int:
     for verdict in verdicts:
         proposal, evaluation = verdict.proposal, verdict.evaluation
         claim = " ".join(clean(proposal.note).split())[:CLAIM]
-        if not claim or not proposal.parents or verdict.state is State.DUPLICATE or evaluation.status in SAYS_NOTHING:
+        if not claim or not proposal.parents or verdict.state is State.DUPLICATE or evaluation.status in BLAMELESS:
             continue
         evidence = _evidence(archive, proposal, evaluation)
         if evidence is None:

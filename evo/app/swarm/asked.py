@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from evo.records import Diagnosis, Evaluation, State, Status, Timing, Values
+from evo.records import BLAMELESS, Diagnosis, Evaluation, State, Status, Timing, Values
 
 SCHEMA = 1
 AskKind = Literal["mutation", "crossover", "repair"]
-BLAMELESS = frozenset({Status.EVALUATOR_ERROR, Status.UNSTABLE_TIMING})  # say nothing lasting about a candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from evo.app.single import gene_values
 from evo.app.stand import choose_target, find_target, select_cases
 from evo.app.swarm.ask_choice import Choice, Stock, choose, improving
 from evo.app.swarm.ask_prompt import LESSONS_TOKENS, prompt
-from evo.app.swarm.asked import BLAMELESS, SCHEMA, Answer, Ask, ParentView, Told, case_views
+from evo.app.swarm.asked import SCHEMA, Answer, Ask, ParentView, Told, case_views
 from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
 from evo.archive.evaluations import load_evaluations
 from evo.archive.messages import heard, say
@@ -25,7 +25,7 @@ from evo.genome import Genome, make_candidate
 from evo.mutators.agents.edits import Edit, EditError, apply_edits, proposed_source
 from evo.operator import Operator
 from evo.plugins.manager import Plugins
-from evo.records import Author, Candidate, Evaluation, Proposal, State, Status, Value, Values
+from evo.records import BLAMELESS, Author, Candidate, Evaluation, Proposal, State, Status, Value, Values
 from evo.target import Target
 
 ASKING = "evo ask"  # how the command of a run begins that holds what was told without one

@@ -15,7 +15,7 @@ from evo import ids
 from evo.app.memory.hypotheses import weigh_notes
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.stand import Stand, find_target, stand
-from evo.app.swarm.asked import BLAMELESS, SCHEMA, Answer, case_views
+from evo.app.swarm.asked import SCHEMA, Answer, case_views
 from evo.archive import Archive, ProposalView, RunRecord
 from evo.archive.messages import holds, starved, take
 from evo.archive.proposals import load_proposals
@@ -24,7 +24,7 @@ from evo.engine.retries import Retries
 from evo.errors import UsageError
 from evo.fitness.evaluator import Evaluator
 from evo.plugins.manager import Plugins
-from evo.records import Proposal, State, Status, Verdict
+from evo.records import BLAMELESS, Proposal, State, Status, Verdict
 
 COMMAND = "evo evaluate --pending"
 LEASE_S = 900.0  # far beyond what one candidate takes

@@ -19,10 +19,10 @@ from evo.archive import Archive, RunRecord
 from evo.certificate import Certificate
 from evo.errors import RunError, UsageError
 from evo.fitness.evaluator import Evaluator
-from evo.fitness.sessions import BLAMELESS, measure
+from evo.fitness.sessions import measure
 from evo.genome import Genome, make_candidate
 from evo.plugins.manager import Plugins
-from evo.records import Candidate, Evaluation, Purpose, Status
+from evo.records import BLAMELESS, Candidate, Evaluation, Purpose, Status
 
 GENOMES = (".cu", ".ptx", ".cpp")
 LEAST_SESSIONS, LEAST_PAIRS = 3, 4

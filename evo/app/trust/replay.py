@@ -21,10 +21,9 @@ from evo.app.trust.certify import Say, measured
 from evo.certificate import Certificate, CertifiedCase, Opponent, Outcome, Replay, ReplayedCase
 from evo.errors import TargetError, UnknownNameError
 from evo.fitness.clock import UNSTABLE
-from evo.fitness.sessions import BLAMELESS
 from evo.operator import Operator
 from evo.plugins.manager import Plugins
-from evo.records import Candidate, CaseResult, DeviceFacts, Evaluation, Status, Timing
+from evo.records import BLAMELESS, Candidate, CaseResult, DeviceFacts, Evaluation, Status, Timing
 
 
 def replay(file: Path, *, target: str = "", force: bool = False, say: Say = lambda message: None) -> Replay:

@@ -19,12 +19,11 @@ from evo.fitness.tasks import Outcome
 from evo.fitness.zoo import Finding, Member, honest
 from evo.genome import Genome
 from evo.operator import Case, Operator
-from evo.records import Candidate, Evaluation, Proposal, Purpose, Status
+from evo.records import BLAMELESS, Candidate, Evaluation, Proposal, Purpose, Status
 from evo.target import Target
 
 Say = Callable[[str], None]
 HONEST = "honest"
-SAYS_NOTHING = frozenset({Status.UNSTABLE_TIMING, Status.EVALUATOR_ERROR})  # of the member: it is judged again
 TRIES = 3
 KILLING = frozenset({Status.CRASH, Status.TIMEOUT, Status.LAUNCH_ERROR})  # after these the device is looked at
 
@@ -63,7 +62,7 @@ class _Judge:
         started = time.perf_counter()
         for _ in range(TRIES):
             found = self._evaluate(member)
-            if found.status not in SAYS_NOTHING:
+            if found.status not in BLAMELESS:
                 break
         ok, message = verdict(member, found)
         seconds = time.perf_counter() - started
