@@ -49,14 +49,17 @@ def order(identity: Path | str, **options: Any) -> app.Order:
 
 
 def steadily(order: app.Order) -> Certificate:
-    """A neighbour may have the machine for a moment."""
-    for _ in range(3):
+    """With a time for each case that was asked for: a neighbour may have the machine for a moment."""
+    for _ in range(5):
         try:
-            return app.certify(order)
+            certificate = app.certify(order)
         except RunError as error:
             if "unstable_timing" not in error.what:
                 raise
-    pytest.fail("three times unsteady")
+            continue
+        if all(case.status is not Status.UNSTABLE_TIMING for case in certificate.cases):
+            return certificate
+    pytest.fail("five times unsteady")
 
 
 @pytest.fixture(scope="module")
@@ -311,12 +314,12 @@ def test_a_candidate_of_the_archive_is_certified_and_filed(filed: tuple[Path, st
         runs = archive.runs()
         with archive.reading() as connection:
             names = connection.exec_driver_sql("SELECT DISTINCT case_name FROM case_result").scalars().all()
-    done = [e for e in evaluations if e.status is Status.OK]
-    assert len(done) == 1
-    (timing,) = [result.timing for result in done[0].cases if result.timing]
+    done = evaluations[-1]  # the tries before it, if there were any, are filed too
+    assert done.status is Status.OK
+    (timing,) = [result.timing for result in done.cases if result.timing]
     assert timing.sessions == (PAIRS,) * SESSIONS
-    assert runs[0].command == certificate.command
-    assert runs[0].state == "done"
+    assert {run.command for run in runs if run.id != "r"} == {certificate.command}
+    assert {run.state for run in runs if run.id != "r"} == {"done"}
     assert not [name for name in names if "secret" in name], "hold-outs stay out of what searches read"
 
 
