@@ -35,13 +35,17 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """`input` buffers may be mapped read-only where the target can; "scratch" and "output" may be written."""
+    """`input` buffers may be mapped read-only where the target can; "scratch" and "output" may be written.
+
+    `readonly`: programs get an address at which a write faults, where the target can.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     role: Literal["input", "output", "scratch"]
     align: int = 256  # the start is exactly this aligned (not more), so that lucky alignment is not relied on
+    readonly: bool = False
 
 
 class Buffer(Protocol):

@@ -47,8 +47,8 @@ class Gate:
         self, call: Call, plan: LaunchPlan, slot: Slot, owner: str = "candidate", *,
         again: tuple[Call, Slot] | None = None, slack: float = 1.0,
     ) -> Deviation:  # fmt: skip
-        """Runs the call on the slot's contents and, where the operator is deterministic, its twin `again` on the same
-        contents in another place.
+        """Runs the call on the slot's contents, then its twin `again` on the same contents in another place, where it
+        may have inputs that can only be read. A deterministic operator's two calls give the same bits.
 
         Returns the deviation of the worst output; raises `Rejected`. `slack` widens the tolerance.
         """
@@ -57,12 +57,12 @@ class Gate:
         truth_inputs = None if self.oracle else self._host_inputs(slot)
         self._run(call, slot, plan, owner, before)
         worst = self._judge(slot, truth_inputs, slack)
-        if again and self.operator.deterministic:
+        if again:
             twin, place = again
             mirror(self.machine, slot, place)
             self.prepare(place, plan, owner)
-            self._run(twin, place, plan, owner, self._inputs(place))
-            if len(set(self.digests(slot, place))) != 1:
+            self._run_reading(twin, place, plan, owner)
+            if self.operator.deterministic and len(set(self.digests(slot, place))) != 1:
                 raise Rejected(Status.NONDETERMINISTIC, "two calls on the same inputs gave different bits")
         return worst
 
@@ -157,6 +157,17 @@ class Gate:
             raise Rejected(Status.INPUT_MUTATED, "an input tensor was changed")
         if dirty := self.left_dirty(plan, slot.scratch.get(owner, {})):
             raise Rejected(Status.WRONG_RESULT, f'scratch {dirty!r} is declared zero = "kept" but was not left zero')
+
+    def _run_reading(self, call: Call, slot: Slot, plan: LaunchPlan, owner: str) -> None:
+        """`_run` after a call that passed. If it now faults, and its inputs can only be read, then it wrote to one, and
+        what it wrote was put back before anybody looked."""
+        try:
+            self._run(call, slot, plan, owner, self._inputs(slot))
+        except Rejected as error:
+            if error.status is not Status.CRASH or not any(b.spec.readonly for b in slot.buffers.values()):
+                raise
+            message = "writes to an input, if only for a while: it faults where inputs can only be read"
+            raise Rejected(Status.INPUT_MUTATED, message, detail=error.message, fatal=error.fatal) from error
 
     def _judge(self, slot: Slot, host_inputs: Mapping[str, np.ndarray] | None, slack: float) -> Deviation:
         """The worst output's deviation; `Rejected(WRONG_RESULT)` beyond the tolerance."""

@@ -81,10 +81,11 @@ class Layout:
 
 
 def lay_out(
-    machine: Machine, operator: Operator, case: Case, plans: Mapping[str, LaunchPlan], *, count: int, lanes: int = 0
-) -> Layout:
+    machine: Machine, operator: Operator, case: Case, plans: Mapping[str, LaunchPlan], *, count: int, lanes: int = 0,
+    readonly: int = 0,
+) -> Layout:  # fmt: skip
     """Allocates `count` slots, what `lanes` need beyond the slots, the plans' scratch and the expected outputs, at
-    random places of the device's arena."""
+    random places of the device's arena. Programs can only read the inputs of the last `readonly` slots."""
     tensors, shapes = present(operator, case), buffer_shapes(operator, case)
     writes = [t for t in tensors if t.role != "in"]
     specs: list[BufferSpec] = []
@@ -93,13 +94,15 @@ def lay_out(
         specs.append(spec)
         return len(specs) - 1
 
-    def tensor(t: Tensor) -> int:
-        return want(BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "input" if t.role == "in" else "output"))
+    def tensor(t: Tensor, readonly: bool = False) -> int:
+        if t.role == "in":
+            return want(BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "input", readonly=readonly))
+        return want(BufferSpec(t.name, case.dtypes[t.name], shapes[t.name], "output"))
 
     def scratch(plan: LaunchPlan) -> dict[str, int]:
         return {s.name: want(BufferSpec(s.name, s.dtype, s.shape, "scratch", max(256, s.align))) for s in plan.scratch}
 
-    sets = [{t.name: tensor(t) for t in tensors} for _ in range(count)]
+    sets = [{t.name: tensor(t, number >= count - readonly) for t in tensors} for number in range(count)]
     sets += [{**sets[i % count], **{t.name: tensor(t) for t in writes}} for i in range(count, lanes)]
     owners = {owner: plan for owner, plan in plans.items() if owner != ORACLE}
     nbytes = sum(prod(item.shape) * ITEMSIZE[item.dtype] for plan in owners.values() for item in plan.scratch)

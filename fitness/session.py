@@ -142,7 +142,7 @@ class Session:
         player = program_player("candidate", program)
         if case.group == "check":
             law = str(seeded(seed, case.name, "law").choice(list(self.operator.distributions)))
-        gate = self._gate(case, [player], seed, 2, law, turn=turn)
+        gate = self._gate(case, [player], seed, 2, law, turn=turn, readonly=1)
         if law:
             gate = replace(gate, case=replace(case, group="check", distribution=law))
         (call, slot), again = [
@@ -219,13 +219,14 @@ class Session:
         *,
         lanes: int = 0,
         turn: int = 0,
+        readonly: int = 0,
     ) -> Gate:
         """Slots with fresh contents for these players and, unless the case is small, the oracle."""
         program = None
         if self.oracle is not None and case.group != "check":
             program, _ = self.loader.load(self.oracle, oracle_case(self.operator, case), case.name)
         plans = {player.owner: player.plan for player in players} | ({"oracle": program.plan} if program else {})
-        layout = lay_out(self.machine, self.operator, case, plans, count=count, lanes=lanes)
+        layout = lay_out(self.machine, self.operator, case, plans, count=count, lanes=lanes, readonly=readonly)
         gate = Gate(self.machine, self.operator, case, layout, program, seeded(seed, case.name, "contents", law))
         for slot in layout.slots:
             refill(self.machine, self.operator, case, slot, gate.rng, law or case.distribution, turn)

@@ -174,6 +174,28 @@ def test_a_result_that_depends_on_its_place_is_refused(gate: Gate) -> None:
     assert refused(gate, sly).status is Status.NONDETERMINISTIC
 
 
+@pytest.mark.parametrize(
+    ("readonly", "status"), [(1, Status.INPUT_MUTATED), (0, Status.CRASH)], ids=["only reads", "writes too"]
+)
+def test_a_fault_on_inputs_that_only_read_is_a_write(machine: CpuMachine, readonly: int, status: Status) -> None:
+    """Said of the second call alone, after one that passed; a fault on ordinary memory stays a crash."""
+    layout = lay_out(machine, OPERATOR, CASE, {"candidate": PLAN}, count=2, readonly=readonly)
+    gate = Gate(machine, OPERATOR, CASE, layout, None, seeded(SEED, "gate"))
+    for slot in layout.slots:
+        refill(machine, OPERATOR, CASE, slot, gate.rng, "normal")
+    runs: list[int] = []
+
+    def restoring(tensors: Tensors, stream: int) -> None:
+        runs.append(1)
+        if len(runs) == 2:
+            raise Rejected(Status.CRASH, "running: ILLEGAL_ADDRESS", fatal=True)
+        honest(tensors, stream)
+
+    found = refused(gate, restoring)
+    assert (found.status, found.fatal) == (status, True)
+    assert "ILLEGAL_ADDRESS" in found.message + found.detail
+
+
 def test_the_truth_is_nowhere_while_a_call_runs(machine: CpuMachine, oracle: Program) -> None:
     gate = make(machine, oracle=oracle)
     slot = gate.layout.slots[0]

@@ -13,6 +13,7 @@ from cuda.bindings import driver
 from evo.dtypes import ITEMSIZE
 from evo.errors import RunError
 from evo.fitness.cuda.driver import call
+from evo.fitness.cuda.mapping import Mapping
 from evo.records import Status
 from evo.target import BufferSpec, Rejected
 
@@ -23,13 +24,17 @@ _SLACK = 16 << 20  # at most so much of a larger arena's spare room goes before 
 
 @dataclass(eq=False, slots=True)
 class DeviceBuffer:
-    """`nbytes` bytes at `address`, with `GUARD` bytes of band before and `after` bytes behind."""
+    """`nbytes` bytes at `address`, with `GUARD` bytes of band before and `after` bytes behind.
+
+    `readonly`: the same bytes at an address where a write is a fault.
+    """
 
     spec: BufferSpec
     nbytes: int
     address: int
     void: bool = False  # a later layout took the memory over
     after: int = GUARD
+    readonly: int = 0
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -44,6 +49,11 @@ class DeviceBuffer:
                 f"buffer {self.spec.name!r} is void", fix="use the buffers of the last `allocate` and no earlier ones"
             )
         return self.address
+
+    def given(self) -> int:
+        """The address that programs get. Raises `RunError` as `live`."""
+        address = self.live()
+        return self.readonly if self.spec.readonly and self.readonly else address
 
 
 def size_of(spec: BufferSpec) -> int:
@@ -85,7 +95,7 @@ class Arena:
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
-        self._base = 0
+        self._mapping: Mapping | None = None
         self._capacity = 0
         self._buffers: list[DeviceBuffer] = []
 
@@ -94,20 +104,22 @@ class Arena:
         for buffer in self._buffers:
             buffer.void = True
         self._buffers = []
-        self._reserve(room_for(specs))
-        addresses = place(specs, self._base, self._capacity, self._rng)
+        mapping = self._reserve(room_for(specs))
+        addresses = place(specs, mapping.base, self._capacity, self._rng)
+        away = mapping.readonly - mapping.base
         self._buffers = [
-            DeviceBuffer(spec, size_of(spec), address) for spec, address in zip(specs, addresses, strict=True)
+            DeviceBuffer(spec, size_of(spec), address, readonly=address + away)
+            for spec, address in zip(specs, addresses, strict=True)
         ]
         close_gaps(self._buffers)
         return list(self._buffers)
 
-    def _reserve(self, nbytes: int) -> None:
-        if nbytes <= self._capacity:
-            return
+    def _reserve(self, nbytes: int) -> Mapping:
+        if self._mapping is not None and nbytes <= self._capacity:
+            return self._mapping
         self._release()
         try:
-            self._base = int(call(driver.cuMemAlloc, nbytes))
+            self._mapping = Mapping(nbytes)
         except Rejected as error:
             if error.status is not Status.RESOURCE_LIMIT:
                 raise
@@ -115,11 +127,12 @@ class Arena:
             message = f"the buffers take {nbytes / 2**30:.2f} GiB; the device has {free / 2**30:.2f} GiB free"
             raise Rejected(error.status, message, detail=f"of {total / 2**30:.2f} GiB") from error
         self._capacity = nbytes
+        return self._mapping
 
     def _release(self) -> None:
-        if self._base:
-            call(driver.cuMemFree, self._base)
-        self._base = self._capacity = 0
+        if self._mapping is not None:
+            self._mapping.close()
+        self._mapping, self._capacity = None, 0
 
     def close(self) -> None:
         for buffer in self._buffers:

@@ -141,7 +141,7 @@ def _parameter(argument: Argument, buffers: Mapping[str, DeviceBuffer], maps: Ma
         return maps[argument.name]
     if argument.kind == "scalar":
         return _SCALARS[argument.width](argument.value)
-    return ctypes.c_uint64(_buffer(buffers, argument.name).live())
+    return ctypes.c_uint64(_buffer(buffers, argument.name).given())
 
 
 def _buffer(buffers: Mapping[str, DeviceBuffer], name: str) -> DeviceBuffer:

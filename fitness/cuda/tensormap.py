@@ -33,7 +33,7 @@ def encode(entry: TensorMap, buffer: DeviceBuffer) -> Any:
     bytes and none for the innermost. Raises `Rejected(INVALID_GENOME)` for what the hardware cannot do.
     """
     size = ITEMSIZE[entry.dtype]
-    address = buffer.live() + entry.offset * size
+    address = buffer.given() + entry.offset * size
     fault = objection(entry, buffer.nbytes, address)
     if fault:
         raise Rejected(Status.INVALID_GENOME, f"tensor map {entry.name!r}: {fault}")
