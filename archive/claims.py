@@ -11,6 +11,8 @@ from evo.archive.faults import explained
 from evo.errors import UsageError
 from evo.ids import digest
 
+_HELD = (BlockingIOError, PermissionError)  # POSIX allows either
+
 
 @contextmanager
 def claimed(archive: Path, run: str) -> Iterator[None]:
@@ -20,13 +22,36 @@ def claimed(archive: Path, run: str) -> Iterator[None]:
     would evaluate the same proposals and overwrite each other's state.
     """
     with explained(archive):
-        file = archive.with_name(f"{archive.name}-runs").open("ab")
+        file = _claims(archive).open("ab")
     with file:
         with explained(archive):
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(digest([run])[:15], 16))
-            except (BlockingIOError, PermissionError):  # POSIX allows either
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(run))
+            except _HELD:
                 raise UsageError(
                     f"run {run} is going on in another process", fix="wait for its end, or stop it there with Ctrl-C"
                 ) from None
         yield
+
+
+def is_claimed(archive: Path, run: str) -> bool:
+    """Whether another process of this host holds the run. Writes nothing."""
+    with explained(archive):
+        try:
+            file = _claims(archive).open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, _byte(run))
+            except _HELD:
+                return True
+    return False
+
+
+def _claims(archive: Path) -> Path:
+    return archive.with_name(f"{archive.name}-runs")
+
+
+def _byte(run: str) -> int:
+    return int(digest([run])[:15], 16)

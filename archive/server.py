@@ -150,3 +150,12 @@ def claimed(engine: Engine, place: str, run: str) -> Iterator[None]:
         finally:
             with explained(place):
                 connection.exec_driver_sql(_RELEASE, (_RUNS, run))
+
+
+def is_claimed(engine: Engine, place: str, run: str) -> bool:
+    """As `evo.archive.claims.is_claimed`, of any host."""
+    try:
+        with claimed(engine, place, run):
+            return False
+    except UsageError:
+        return True

@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from evo.archive import evaluations, proposals, ranking, runs, server
-from evo.archive.claims import claimed
+from evo.archive import claims, evaluations, proposals, ranking, runs, server
 from evo.archive.connect import BUSY_S, open_database
 from evo.archive.faults import Place
 from evo.archive.prefixes import find_one
@@ -108,7 +107,13 @@ class Archive:
         """Whoever works on a run (whole id) holds it. Raises `UsageError` when another process does."""
         if isinstance(self.place, str):
             return server.claimed(self._engine, self.place, run)
-        return claimed(self.place, run)
+        return claims.claimed(self.place, run)
+
+    def is_claimed(self, run: str) -> bool:
+        """Whether a process works on the run (whole id) now: on this host, or on any for an archive on a server."""
+        if isinstance(self.place, str):
+            return server.is_claimed(self._engine, self.place, run)
+        return claims.is_claimed(self.place, run)
 
     def update_run(
         self,

@@ -9,6 +9,7 @@ from typing import Literal
 from evo.records import Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values
 
 RunState = Literal["running", "done", "stopped", "failed"]
+Seen = Literal["killed", "collecting"]  # of a run that was left "running"; never filed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class RunRecord:
     evaluator: str
     started_s: float
     ended_s: float | None = None
-    state: RunState = "running"
+    state: RunState | Seen = "running"
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -142,6 +142,13 @@ def test_only_a_run_that_goes_on_is_spoken_to_by_default(real: str) -> None:
         with pytest.raises(UsageError, match="no run is going on"):
             speak(real)
     assert control.status(real).state == "killed"
+    assert [run.state for run in verbs.archive_runs(real)] == ["killed"]
+    shown = verbs.archive_show(real, "run-real").run
+    assert shown
+    assert shown.state == "killed"
+    listed = CliRunner().invoke(app, ["archive", "runs", "--archive", real])
+    assert "killed" in listed.stdout
+    assert "evo resume run-real" in CliRunner().invoke(app, ["archive", "show", "run-real", "--archive", real]).stdout
     with pytest.raises(UsageError, match="run run-real is not going on"):
         control.stop(real, run="run-real")
 
@@ -165,12 +172,18 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
         file.write_text(MINE)
         done = CliRunner().invoke(app, ["inject", str(file), "--archive", real, "--note", "try this"])
         assert (done.exit_code, done.stdout.startswith("pending: candidate ")) == (0, True), done.output
+        named = CliRunner().invoke(app, ["status", "--run", "run-real", "--archive", real, "--json"])
+        assert (json.loads(named.stdout)["run"], json.loads(named.stdout)["state"]) == ("run-real", "running")
+        again = CliRunner().invoke(app, ["inject", str(file), "--archive", real, "--json"])
+        assert json.loads(again.stdout)["state"] == "duplicate"
         with pytest.raises(UnknownNameError, match="unknown gene 'ROW'"):
             control.ban(real, "ROW", "1")
         with pytest.raises(UsageError, match="has no choice '5'"):
             control.ban(real, "ROWS", "5")
-        assert CliRunner().invoke(app, ["ban", "ROWS=64", "--archive", real]).exit_code == 0
-        assert control.stop(real) == REAL.id
+        banned = CliRunner().invoke(app, ["ban", "ROWS=64", "--archive", real, "--json"])
+        assert json.loads(banned.stdout) == {"run": REAL.id, "gene": "ROWS", "value": "64"}
+        stopped = CliRunner().invoke(app, ["stop", "--archive", real, "--json"])
+        assert json.loads(stopped.stdout) == {"run": REAL.id}
         with Archive.open(real) as store:
             for name, ratio in (("first", 1.62), ("other", 1.4)):
                 records.add(store, name, records.timed(CASE, ratio), run=REAL.id)
@@ -197,8 +210,8 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
         for part in ("stopping", "7 evaluated, 1 duplicates, 2 crash", "25% of evaluations", "~ 1.620x", "ROWS=64"):
             assert part in text
         with Archive.open(real) as store:
-            again = records.evaluation("first", records.timed(CASE, 1.58), run=REAL.id, purpose=Purpose.FINAL)
-            store.file(again, None)
+            more = records.evaluation("first", records.timed(CASE, 1.58), run=REAL.id, purpose=Purpose.FINAL)
+            store.file(more, None)
         assert control.status(real).best == {CASE: Leader(first, 1.58, final=True)}
         process.stdin.close()
         process.wait(10)

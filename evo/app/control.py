@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evo.app.liveness import seen
 from evo.app.single import gene_values, read_genome
 from evo.app.swarm.asked import Told
 from evo.app.swarm.asking import ASKING, open_desk
-from evo.app.swarm.evaluating import COMMAND, is_live
+from evo.app.swarm.evaluating import COMMAND
 from evo.archive import Archive, RunRecord
 from evo.archive.leaders import leaders
 from evo.archive.messages import heard, say, starved
@@ -30,7 +31,7 @@ def status(archive: str, run: str = "") -> Standing:
     """Of the run with that id (any unique prefix), else of the one that goes on, else of the newest."""
     with Archive.open(archive, create=False) as store:
         record = store.run(run) if run else _current(store) or _newest(store)
-        live = is_live(store, record.id)
+        live = store.is_claimed(record.id)
         saved = store.load_state(record.id) or {}
         with store.reading() as connection:
             bans = [message.data for message in heard(connection, record.id, ("ban",))]
@@ -44,7 +45,7 @@ def status(archive: str, run: str = "") -> Standing:
     meter = Meter(Budget.parse(record.budget), spent=spent) if record.budget else None
     return Standing(
         run=record.id, operator=record.operator, target=record.target, command=record.command,
-        state=_state(record, live, stopping=bool(orders) and orders[-1].kind == "stop"),
+        state="stopping" if live and orders and orders[-1].kind == "stop" else seen(store, record).state,
         seconds=_seconds(record, live), evaluated=search.get("evaluated", 0), duplicates=search.get("duplicates", 0),
         rejected=search.get("rejected", {}), used=meter.used() if meter else {}, left=meter.left() if meter else "",
         best=best, open=states, told=told, banned=tuple(f"{data['gene']}={data['value']}" for data in bans),
@@ -92,7 +93,7 @@ def stop(archive: str, *, run: str = "") -> str:
         record = store.run(run) if run else _going(store, "name one with --run")
         if record.command.startswith(ASKING):
             _close(store, record)
-        elif not is_live(store, record.id):
+        elif not store.is_claimed(record.id):
             raise UsageError(f"run {record.id} is not going on", fix=f"its state is {record.state}: nothing to stop")
         else:
             with store.writing() as connection:
@@ -117,7 +118,7 @@ def _current(store: Archive) -> RunRecord | None:
     """The newest run that a process works on."""
     running = (record for record in store.runs(LOOKED_AT) if record.state == "running")
     searching = (record for record in running if not record.command.startswith((ASKING, COMMAND)))
-    return next((record for record in searching if is_live(store, record.id)), None)
+    return next((record for record in searching if store.is_claimed(record.id)), None)
 
 
 def _going(store: Archive, otherwise: str) -> RunRecord:
@@ -142,14 +143,6 @@ def _choices(store: Archive, record: RunRecord) -> dict[str, list[str]]:
         for name, gene in genome.genes.items():
             found.setdefault(name, {}).update(dict.fromkeys(map(str, gene.choices)))
     return {name: list(values) for name, values in found.items()}
-
-
-def _state(record: RunRecord, live: bool, *, stopping: bool) -> str:
-    if record.command.startswith(ASKING) and record.state == "running":
-        return "collecting"
-    if record.state == "running":
-        return "killed" if not live else "stopping" if stopping else "running"
-    return record.state
 
 
 def _seconds(record: RunRecord, live: bool) -> float:

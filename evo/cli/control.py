@@ -13,6 +13,7 @@ Run = Annotated[str, typer.Option("--run", metavar="RUN", help="By default the o
 
 def status(
     run: Annotated[str, typer.Argument(metavar="[RUN]", help="By default the one that goes on, or the newest.")] = "",
+    same: Annotated[str, typer.Option("--run", metavar="RUN", help="The same, as other commands have it.")] = "",
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
 ) -> None:
@@ -20,7 +21,7 @@ def status(
     from evo import app
     from evo.cli import output
 
-    standing = app.status(archive, run)
+    standing = app.status(archive, run or same)
     if as_json:
         output.print_json(standing)
     else:
@@ -35,29 +36,45 @@ def inject(
     gene: options.Genes = None,
     note: Annotated[str, typer.Option("--note", help="What it is and why it should be good.")] = "",
     archive: options.Archive = "evo.db",
+    as_json: options.Json = False,
 ) -> None:
     """Hand a genome file to a run that is going on; it is evaluated next."""
     genes = options.genes(gene)
     from evo import app
+    from evo.cli import output
 
     told = app.inject(archive, file, run=run, genes=genes, note=note)
-    typer.echo(f"{told.state}: candidate {told.candidate}" + (f", equals {told.of}" if told.of else ""))
+    if as_json:
+        output.print_json(told)
+    else:
+        typer.echo(f"{told.state}: candidate {told.candidate}" + (f", equals {told.of}" if told.of else ""))
 
 
 def ban(
     gene: Annotated[str, typer.Argument(metavar="GENE=VALUE", help="A gene and the value that it shall not have.")],
     run: Run = "",
     archive: options.Archive = "evo.db",
+    as_json: options.Json = False,
 ) -> None:
     """Have a run propose nothing more with a gene value. What was measured stays."""
     ((name, value),) = options.genes([gene]).items()
     from evo import app
+    from evo.cli import output
 
-    typer.echo(f"run {app.ban(archive, name, value, run=run)} will not propose {name}={value} any more")
+    banned = app.ban(archive, name, value, run=run)
+    if as_json:
+        output.print_json({"run": banned, "gene": name, "value": value})
+    else:
+        typer.echo(f"run {banned} will not propose {name}={value} any more")
 
 
-def stop(run: Run = "", archive: options.Archive = "evo.db") -> None:
+def stop(run: Run = "", archive: options.Archive = "evo.db", as_json: options.Json = False) -> None:
     """End a run that is going on, with its table; `evo resume` goes on with it."""
     from evo import app
+    from evo.cli import output
 
-    typer.echo(f"run {app.stop(archive, run=run)} was asked to stop")
+    stopped = app.stop(archive, run=run)
+    if as_json:
+        output.print_json({"run": stopped})
+    else:
+        typer.echo(f"run {stopped} was asked to stop")

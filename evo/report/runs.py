@@ -34,9 +34,10 @@ def run_record(run: RunRecord) -> Group:
     """What is known of a run, save what it found."""
     lasted = "" if run.ended_s is None else f", {notation.duration(run.ended_s - run.started_s)}"
     started = f"{_local(run.started_s):%Y-%m-%d %H:%M:%S %Z}"
+    again = f"; `evo resume {run.id[:ID_LENGTH]}` goes on with it" if run.state in ("killed", "stopped") else ""
     return Group(
         text(f"{run.operator} on {run.target} ({run.device}), yardstick: {run.yardstick}"),
-        text(f"{run.state}, started {started}{lasted}, budget {run.budget}, seed {run.seed}"),
+        text(f"{run.state}{again}, started {started}{lasted}, budget {run.budget}, seed {run.seed}"),
         text(f"cases: {', '.join(run.cases)}"),
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from evo.app.liveness import seen
 from evo.archive import Archive, RunRecord, asking, comparing, failing, queries
 from evo.archive.asking import Rows
 from evo.archive.comparing import Comparison
@@ -13,9 +15,9 @@ from evo.archive.views import BoardCount, LineageNode, Shown, TopRow
 
 
 def archive_runs(archive: str, limit: int = 20) -> list[RunRecord]:
-    """The newest runs."""
+    """The newest runs, each in the state that it is in now."""
     with Archive.open(archive, create=False, readonly=True) as store:
-        return store.runs(limit)
+        return [seen(store, record) for record in store.runs(limit)]
 
 
 def archive_top(
@@ -43,7 +45,8 @@ def archive_others(
 def archive_show(archive: str, prefix: str) -> Shown:
     """All about one candidate, proposal, evaluation or run."""
     with Archive.open(archive, create=False, readonly=True) as store:
-        return queries.show(store, prefix)
+        found = queries.show(store, prefix)
+        return replace(found, run=seen(store, found.run)) if found.run else found
 
 
 def archive_lineage(archive: str, prefix: str, depth: int = DEPTH, most: int = MOST) -> list[LineageNode]:

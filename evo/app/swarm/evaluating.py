@@ -21,7 +21,6 @@ from evo.archive.messages import holds, starved, take
 from evo.archive.proposals import load_proposals
 from evo.engine.evaluator import Evaluator as Judge
 from evo.engine.retries import Retries
-from evo.errors import UsageError
 from evo.fitness.evaluator import Evaluator
 from evo.plugins.manager import Plugins
 from evo.records import BLAMELESS, Proposal, State, Status, Verdict
@@ -80,20 +79,11 @@ def _batches(store: Archive) -> list[Batch]:
     for view in views:
         run = view.proposal.run
         if run not in live:
-            live[run] = is_live(store, run)
+            live[run] = store.is_claimed(run)
         if not live[run]:
             record = store.run(run)
             found.setdefault((record.operator, record.target, record.cases), []).append(view.proposal.id)
     return [Batch(*key, tuple(names)) for key, names in found.items()]
-
-
-def is_live(store: Archive, run: str) -> bool:
-    """Whether a process works on the run (whole id) now."""
-    try:
-        with store.claim(run):
-            return False
-    except UsageError:
-        return True
 
 
 def _judge(store: Archive, here: Stand, batch: Batch, judged: Judged, say: Say) -> None:
