@@ -29,7 +29,7 @@ from evo.archive.families import Family, families
 from evo.archive.pooling import DISCOVERY_RATE, Array, Pooled, false_discovery, pool
 from evo.archive.ranking import boards
 from evo.lesson import CaseFacts, Evidence
-from evo.records import Value
+from evo.records import STRENGTH, Value
 
 LEAST_PAIRS = 5  # comparisons below which nothing is called significant
 MOST = 100_000  # timed evaluations that are looked at, the newest: a bound on time and memory
@@ -52,7 +52,6 @@ _CASES = text(
 )
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-_STRENGTH = {"search": 0, "final": 1, "certify": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ def _sheets(connection: Connection, operator: str, target: str, cases: tuple[str
         for found in connection.execute(_CANDIDATES, names):
             kept = rows.setdefault(found.species, {})
             key = (board.id, found.candidate)
-            rank = (_STRENGTH.get(found.purpose, 0), found.id)
+            rank = (STRENGTH.get(found.purpose, 0), found.id)
             if key not in kept or kept[key][0] < rank:
                 kept[key] = [rank, found.source, found.values_json]
             most -= 1

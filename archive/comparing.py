@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import Connection, text
 
@@ -14,10 +15,9 @@ from evo.archive.prefixes import find_one
 from evo.archive.proposals import load_candidates
 from evo.archive.store import Archive
 from evo.errors import UsageError
-from evo.records import Candidate, CaseResult, Evaluation, Purpose, Status, Timing, Value
+from evo.records import STRENGTH, Candidate, CaseResult, Evaluation, Purpose, Status, Timing, Value
 
 _BOARDS = text("SELECT id, board FROM evaluation WHERE candidate = :candidate")
-_STRENGTH = {Purpose.SEARCH: 0, Purpose.FINAL: 1, Purpose.CERTIFY: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Comparison:
     gain: float | None
     evaluation: str
     other_evaluation: str
+    purpose: Purpose | Literal[""] = ""
+    other_purpose: Purpose | Literal[""] = ""
 
 
 def diff(archive: Archive, one: str, other: str) -> Comparison:
@@ -73,7 +75,7 @@ def diff(archive: Archive, one: str, other: str) -> Comparison:
     ]
     return Comparison(
         a, b, _source(a, b), _genes(a, b), pairs, comparable, gain(*ratios), first.id if first else "",
-        second.id if second else "",
+        second.id if second else "", first.purpose if first else "", second.purpose if second else "",
     )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def _filed(connection: Connection, candidate: str) -> list[tuple[str, Evaluation
     """Evaluations with their boards, those that say most first: most ok cases, then strongest purpose, then newest."""
     boards = {row.id: row.board for row in connection.execute(_BOARDS, {"candidate": candidate})}
     filed = load_evaluations(connection, "candidate", candidate)
-    order = sorted(filed, key=lambda each: (_timed(each), _STRENGTH[each.purpose], each.id), reverse=True)
+    order = sorted(filed, key=lambda each: (_timed(each), STRENGTH[each.purpose], each.id), reverse=True)
     return [(boards[each.id], each) for each in order]
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, bindparam, text
 from evo.archive.prefixes import Match, find_one
 from evo.archive.store import Archive
 from evo.archive.views import LineageNode
-from evo.records import Author, Status, Value
+from evo.records import STRENGTH, Author, Purpose, Status, Value
 
 DEPTH = 50  # generations back
 MOST = 300  # ancestors beside the line of first parents
@@ -52,7 +52,7 @@ _LINE = text(
 )
 # Which evaluation counts is chosen here: a sort for every row costs the database more than the rows.
 _EVALUATIONS = text(
-    "SELECT candidate, id, board, score, status, covered, filed_s FROM evaluation WHERE candidate IN :ids"
+    "SELECT candidate, id, board, score, status, covered, purpose, filed_s FROM evaluation WHERE candidate IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _PARENTS = text(
     "SELECT proposal, parent FROM proposal_parent WHERE proposal IN :ids ORDER BY proposal, position"
@@ -114,8 +114,8 @@ def _people(connection: Connection, root: str, depth: int, most: int) -> dict[st
     return people
 
 
-def _says(evaluation: Any) -> tuple[int, float, str]:
-    return evaluation.covered, evaluation.filed_s, evaluation.id
+def _says(evaluation: Any) -> tuple[int, int, float, str]:
+    return evaluation.covered, STRENGTH.get(evaluation.purpose, 0), evaluation.filed_s, evaluation.id
 
 
 def candidate_of(connection: Connection, match: Match) -> str:
@@ -170,6 +170,7 @@ def _node(
         status=Status(one.evaluation.status) if one.evaluation else "", depth=depth, author=one.author,
         gain=min((each for each in gains if each is not None), default=None),
         changes=tuple(_changes(one, known[0])) if known else (),
+        purpose=Purpose(one.evaluation.purpose) if one.evaluation else "",
     )  # fmt: skip
 
 

@@ -132,7 +132,8 @@ class Shown:
 class LineageNode:
     """An ancestor (or at depth 0 the candidate itself), by the proposal that first brought it in.
 
-    `status` is that of the evaluation that covers most, "" when there is none; `score` is None unless that was ok.
+    `status` is that of the evaluation that covers most (of equals, of the strongest purpose), "" when there is none;
+    `score` is None unless that was ok; `purpose` is that evaluation's.
     `gain`: how much faster than the best of its parents, over the cases that both were timed in on one board; None
     where there is none. `changes`: what it has other than its first parent.
     """
@@ -146,3 +147,4 @@ class LineageNode:
     author: Author
     gain: float | None = None
     changes: tuple[str, ...] = ()
+    purpose: Purpose | Literal[""] = ""

@@ -62,6 +62,9 @@ class Purpose(StrEnum):
     CERTIFY = "certify"
 
 
+STRENGTH = {Purpose.SEARCH: 0, Purpose.FINAL: 1, Purpose.CERTIFY: 2}  # how much an evaluation's numbers are worth
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why something was rejected, for a person: where, a sentence, and the long text (log, first wrong element)."""

@@ -35,6 +35,6 @@ def evaluation(**changes: Any) -> Evaluation:
         ),
     )
     base = Evaluation(
-        RUN, "", FIRST, Purpose.SEARCH, "torch", "cuda:0", Status.OK, None, (build, build), cases, {"build": 0.12}
+        RUN, "", FIRST, Purpose.FINAL, "torch", "cuda:0", Status.OK, None, (build, build), cases, {"build": 0.12}
     )
     return replace(base, **changes)

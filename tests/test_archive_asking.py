@@ -23,6 +23,7 @@ from evo.archive.tables import Base
 from evo.cli.root import app
 from evo.errors import LanguageError, UnknownNameError, UsageError
 from evo.records import CaseResult, Diagnosis, Evaluation, Purpose, Stage, Status
+from evo.report.layout import FLATTERS
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "archive.md").read_text("utf-8")
 
@@ -278,6 +279,21 @@ def test_every_question_has_a_table_json_and_csv(archive: Archive) -> None:
     assert evo(archive, "query", "--sql", "DROP TABLE run").exit_code == 2
     limited = evo(archive, "query", "-n", "1")
     assert "more than 1 rows" in limited.stderr
+
+
+@pytest.mark.parametrize("words", ["top", "show ONE", "lineage ONE", "diff ONE TWO"])
+def test_a_number_of_the_search_alone_is_marked_until_it_is_measured_again(archive: Archive, words: str) -> None:
+    for name in ("one", "two"):
+        add(archive, name, timed("a", 1.5))
+    asked = [{"ONE": candidate("one").id, "TWO": candidate("two").id}.get(word, word) for word in words.split()]
+    rough = evo(archive, *asked).stdout
+    assert "~ 1.5" in rough
+    assert FLATTERS in rough
+    for name in ("one", "two"):
+        archive.file(evaluation(name, timed("a", 1.5), purpose=Purpose.FINAL), None)
+    assert '"purpose":"final"' in evo(archive, *asked, "--json").stdout.replace(" ", "")
+    if asked[0] != "show":  # which lists both evaluations
+        assert "~" not in evo(archive, *asked).stdout
 
 
 def test_care_from_the_command_line(archive: Archive, tmp_path: Path) -> None:

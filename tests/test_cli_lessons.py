@@ -99,3 +99,5 @@ def test_the_front_has_nobody_that_another_beats(learned: Path) -> None:
     speeds, registers = [row["ratio"] for row in rows], [row["registers"] for row in rows]
     assert speeds == sorted(speeds, reverse=True)
     assert registers == sorted(registers, reverse=True), "a slower one is there for its registers"
+    shown = evo(learned, *words[:-1]).stdout
+    assert ("~ " in shown) is any(row["purpose"] == "search" for row in rows)

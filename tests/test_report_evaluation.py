@@ -13,10 +13,12 @@ from evo.records import (
     Deviation,
     Diagnosis,
     Kernel,
+    Purpose,
     Stage,
     Status,
 )
 from evo.report.evaluation import evaluation_report
+from evo.report.layout import FLATTERS
 
 
 def test_an_evaluation_shows_builds_deviations_and_times() -> None:
@@ -144,3 +146,10 @@ def test_a_rejection_shows_its_diagnosis_in_full() -> None:
     assert page.count("check, m8-n256: y[3] is 2.5, the truth 1.25") == 1
     assert "line 49 of [the log]" in page
     assert "infinite" in page
+
+
+def test_numbers_of_the_search_are_marked() -> None:
+    page = rendered(evaluation_report(evaluation(purpose=Purpose.SEARCH)), width=100)
+    assert "~ 1.034x [1.031, 1.037]" in " ".join(page.split())
+    assert [line.strip() for line in page.splitlines()].count(FLATTERS) == 1
+    assert "~" not in rendered(evaluation_report(evaluation()), width=100)

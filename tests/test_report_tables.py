@@ -103,7 +103,7 @@ def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:
     nodes = [
         LineageNode("c" * 64, ("d" * 64, "e" * 64), "child", 1.2, Status.OK, 0, Author("uniform-crossover")),
         LineageNode("d" * 64, ("e" * 64,), "left", None, Status.CRASH, 1, Author("llm", "big")),
-        LineageNode("e" * 64, ("f" * 64,), "root", 1.0, Status.OK, 1, seed),
+        LineageNode("e" * 64, ("f" * 64,), "root", 1.0, Status.OK, 1, seed, purpose=Purpose.FINAL),
     ]
     page = rendered(lineage_tree(nodes))
     assert page.splitlines()[0] == "cccccccccc  child  1.200x  by uniform-crossover"

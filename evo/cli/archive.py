@@ -102,9 +102,9 @@ def lineage(
     if as_json or as_csv:
         (output.print_json if as_json else output.print_csv)(nodes)
     else:
-        from evo.report.lineage import lineage_tree
+        from evo.report.lineage import lineage_report
 
-        output.print_table(lineage_tree(nodes))
+        output.print_table(lineage_report(nodes))
 
 
 @app.command()

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from evo.archive.comparing import CasePair, Comparison
-from evo.records import Status
+from evo.records import Purpose, Status
 from evo.report import notation
-from evo.report.layout import speed_up, table, text
+from evo.report.layout import FLATTERS, marked, speed_up, table, text
 
 
 def comparison_report(found: Comparison) -> Group:
@@ -24,6 +24,8 @@ def comparison_report(found: Comparison) -> Group:
             parts.append(text("not timed against one yardstick under one protocol: their times do not compare", "dim"))
         elif found.gain is not None:
             parts.append(text(f"B is {notation.ratio(found.gain)} as fast as A, over the cases of both", "bold"))
+        if Purpose.SEARCH in (found.purpose, found.other_purpose):
+            parts.append(text(FLATTERS, "dim"))
     parts.append("")
     parts.append(
         Syntax(found.source, "diff", background_color="default", word_wrap=True)
@@ -43,19 +45,23 @@ def _genes(found: Comparison) -> Table:
 def _times(found: Comparison) -> Table:
     columns = ("A", "B", "A's ratio", "B's ratio", "B over A")
     result = table("case", *columns, numbers=columns, fold=["case"])
+    final = found.purpose is not Purpose.SEARCH, found.other_purpose is not Purpose.SEARCH
     for pair in found.cases:
         if {pair.status, pair.other_status} <= {None, Status.UNCOVERED}:
             continue
-        result.add_row(text(pair.case), *_cells(pair))
+        result.add_row(text(pair.case), *_cells(pair, *final))
     return result
 
 
-def _cells(pair: CasePair) -> list[Text]:
+def _cells(pair: CasePair, final: bool, other_final: bool) -> list[Text]:
     times = [
         text(notation.time(time_us) if time_us is not None else str(status or "-"))
         for time_us, status in ((pair.time_us, pair.status), (pair.other_time_us, pair.other_status))
     ]
-    ratios = [text(notation.ratio(ratio) if ratio is not None else "-") for ratio in (pair.ratio, pair.other_ratio)]
+    ratios = [
+        text(marked(ratio, final=sure) if ratio is not None else "-")
+        for ratio, sure in ((pair.ratio, final), (pair.other_ratio, other_final))
+    ]
     if pair.gain is None or pair.low is None or pair.high is None:
         return [*times, *ratios, text("-")]
-    return [*times, *ratios, speed_up(pair.gain, pair.low, pair.high)]
+    return [*times, *ratios, speed_up(pair.gain, pair.low, pair.high, final=final and other_final)]

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evo.records import CaseResult, Evaluation, Status, Timing
+from evo.records import CaseResult, Evaluation, Purpose, Status, Timing
 from evo.report import notation
 from evo.report.builds import flag_lines, has_facts, kernel_table, opcode_lines
 from evo.report.diagnosis import diagnosis_report, uncovered_report
-from evo.report.layout import speed_up, table, text, unbroken
+from evo.report.layout import FLATTERS, speed_up, table, text, unbroken
 
 HEAD_WIDTH = 80  # columns, beyond which the times go to a line of their own
 
@@ -35,7 +35,10 @@ def evaluation_report(evaluation: Evaluation, *, archived: bool = False) -> Grou
         parts += ["", _checks(covered, built_only=not evaluation.device)]
     if timed:
         total = notation.spread(timing.ratio for _, timing in timed)
-        parts += ["", *_times(timed), text(f"{total}   over {len(timed)} of {len(evaluation.cases)} cases", "bold")]
+        final = evaluation.purpose is not Purpose.SEARCH
+        parts += ["", *_times(timed, final=final)]
+        parts.append(text(f"{total}   over {len(timed)} of {len(evaluation.cases)} cases", "bold"))
+        parts += [] if final else [text(FLATTERS, "dim")]
     if uncovered:
         parts += ["", uncovered_report(uncovered)]
     return Group(*parts)
@@ -77,7 +80,7 @@ def _checks(cases: Sequence[CaseResult], *, built_only: bool) -> Table:
     return result
 
 
-def _times(timings: Sequence[tuple[str, Timing]]) -> list[RenderableType]:
+def _times(timings: Sequence[tuple[str, Timing]], *, final: bool) -> list[RenderableType]:
     """A table, under its opponent's name when all cases have the same one."""
     opponents = {timing.opponent for _, timing in timings}
     same = len(opponents) == 1
@@ -88,7 +91,7 @@ def _times(timings: Sequence[tuple[str, Timing]]) -> list[RenderableType]:
             text(name),
             text(notation.time(timing.opponent_us) + ("" if same else f" {Path(timing.opponent).name}")),
             notation.time(timing.time_us),
-            speed_up(timing.ratio, timing.low, timing.high),
+            speed_up(timing.ratio, timing.low, timing.high, final=final),
             notation.share(timing.light_us / timing.time_us if timing.time_us > 0 else 0.0),
             str(timing.pairs),
         )

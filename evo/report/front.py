@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-from rich.text import Text
+from rich.console import Group, RenderableType
 
-from evo.records import Values
+from evo.records import Purpose, Values
 from evo.report import notation
-from evo.report.layout import table, text
+from evo.report.layout import FLATTERS, marked, table, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,10 @@ class FrontRow:
     registers: int
     workspace_bytes: int
     error_rms: float
+    purpose: Purpose
 
 
-def front_table(rows: Sequence[FrontRow]) -> Table | Text:
+def front_table(rows: Sequence[FrontRow]) -> RenderableType:
     if not rows:
         return text("the archive holds no timed candidate that fits")
     numbers = ["geomean", "cases", "registers", "workspace", "error"]
@@ -37,7 +37,8 @@ def front_table(rows: Sequence[FrontRow]) -> Table | Text:
     for row in rows:
         error = f"{row.error_rms:.1e}" if math.isfinite(row.error_rms) else "-"
         result.add_row(
-            notation.short(row.candidate), notation.ratio(row.ratio), str(row.cases), str(row.registers),
-            notation.size(row.workspace_bytes), error, text(row.species),
+            notation.short(row.candidate), marked(row.ratio, final=row.purpose is not Purpose.SEARCH), str(row.cases),
+            str(row.registers), notation.size(row.workspace_bytes), error, text(row.species),
         )  # fmt: skip
-    return result
+    rough = any(row.purpose is Purpose.SEARCH for row in rows)
+    return Group(result, *([text(FLATTERS, "dim")] if rough else []))

@@ -72,6 +72,12 @@ def speed_up(ratio: float, low: float, high: float, *, final: bool = True) -> Te
     return text(written if final else f"{NOT_FINAL} {written}", verdict(low, high))
 
 
+def marked(ratio: float, *, final: bool) -> str:
+    """A ratio alone, marked as `speed_up` does."""
+    written = notation.ratio(ratio)
+    return written if final else f"{NOT_FINAL} {written}"
+
+
 def verdict(low: float, high: float) -> str:
     """The style of a speed-up: a win or a loss only where the whole interval says so."""
     if low > 1.0:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
 from evo.archive.views import LineageNode
+from evo.records import Purpose
 from evo.report import notation
-from evo.report.layout import text
+from evo.report.layout import FLATTERS, marked, text
+
+
+def lineage_report(nodes: Sequence[LineageNode]) -> Group:
+    """The tree, and what its marks mean."""
+    rough = any(node.purpose is Purpose.SEARCH and node.score is not None for node in nodes)
+    return Group(lineage_tree(nodes), *([text(FLATTERS, "dim")] if rough else []))
 
 
 def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
@@ -35,7 +43,7 @@ def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
 def _ancestor(node: LineageNode) -> Text:
     line = Text.assemble((notation.short(node.candidate), "bold"), f"  {node.species}  ")
     if node.score is not None:
-        line.append(notation.ratio(node.score))
+        line.append(marked(node.score, final=node.purpose is not Purpose.SEARCH))
     else:
         line.append(str(node.status) or "not evaluated", "red" if node.status else "dim")
     if node.gain is not None:

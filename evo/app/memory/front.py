@@ -74,7 +74,7 @@ def _row(
         candidate.id, candidate.species, dict(candidate.values), math.exp(sum(logs) / len(logs)) if logs else 0.0,
         len(logs), max((kernel.registers for kernel in kernels), default=0),
         _workspace(operator, facts, candidate, [r.case for r in results]),
-        max((r.deviation.rms for r in results if r.deviation), default=math.nan),
+        max((r.deviation.rms for r in results if r.deviation), default=math.nan), evaluation.purpose,
     )  # fmt: skip
 
 
