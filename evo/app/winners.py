@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from evo import codec
 from evo.engine.result import Result
-from evo.records import Candidate, Values
-
-_DEFAULTS = re.compile(r"^[ \t]*\[default\][ \t]*\n(?:(?![ \t]*(?:\[|\*/)).*\n)*", re.MULTILINE)
-_FIRST_TABLE = re.compile(r"^[ \t]*\[\[launch\]\]", re.MULTILINE)
-
-
-def with_defaults(source: str, values: Values) -> str:
-    """The genome's text with its `[default]` table replaced by these values."""
-    if not values:
-        return source
-    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-    bare = _DEFAULTS.sub("", source, count=1)
-    place = _FIRST_TABLE.search(bare)
-    at = place.start() if place else bare.index("*/")
-    return f"{bare[:at]}[default]\n{lines}\n{bare[at:]}"
+from evo.genome import with_defaults
+from evo.records import Candidate
 
 
 def write_holdout(folder: Path, result: Result) -> None:
@@ -46,9 +32,10 @@ def write_winners(folder: Path, result: Result, candidates: Mapping[str, Candida
         (folder / files[candidate.id]).write_text(with_defaults(candidate.source, candidate.values))
     portfolio = {
         case.case: {
-            "file": files[case.candidate], "values": dict(case.values or {}), "time_us": case.best_us,
-            "yardstick_us": case.yardstick_us, "ratio": case.ratio, "low": case.low, "high": case.high,
-            "measured_again": case.final, "sessions": case.sessions, "search_said": case.searched_ratio,
+            "file": files[case.candidate], "candidate": case.candidate, "values": dict(case.values or {}),
+            "time_us": case.best_us, "yardstick_us": case.yardstick_us, "ratio": case.ratio, "low": case.low,
+            "high": case.high, "measured_again": case.final, "sessions": case.sessions,
+            "search_said": case.searched_ratio,
         }
         for case in held
     }  # fmt: skip

@@ -5,6 +5,7 @@
 """
 
 from evo.genome.coverage import objection, uncovered
+from evo.genome.defaults import with_defaults
 from evo.genome.genes import Gene
 from evo.genome.genome import Genome
 from evo.genome.identity import candidate_id, machine_id, machine_set, make_candidate
@@ -25,4 +26,5 @@ __all__ = [
     "objection",
     "resolve_plan",
     "uncovered",
+    "with_defaults",
 ]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from evo import codec
+from evo.genome.defaults import without_defaults
 from evo.genome.genome import Genome
 from evo.ids import digest
 from evo.plan import LaunchPlan
@@ -16,9 +17,14 @@ SCHEMA = "1"  # raise it when the same file begins to mean something else
 
 def candidate_id(operator: str, target: str, genome: Genome, values: Values) -> str:
     """Hash of operator, target, canonical source and all gene values; genes that `values` leaves out count with their
-    defaults. Raises `GenomeError` for an unknown gene or an illegal value."""
+    defaults. The source counts without its `[default]` table: a winner's file is the candidate that won.
+
+    Raises `GenomeError` for an unknown gene or an illegal value.
+    """
     assignment = json.dumps(genome.values(values), sort_keys=True, separators=(",", ":"))
-    return digest(("candidate", SCHEMA, operator, target, genome.suffix, genome.canonical, assignment))
+    return digest(
+        ("candidate", SCHEMA, operator, target, genome.suffix, without_defaults(genome.canonical), assignment)
+    )
 
 
 def make_candidate(operator: str, target: str, genome: Genome, values: Values) -> Candidate:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo.app.stand import Stand, stand
-from evo.app.winners import with_defaults
 from evo.archive import Archive, lineage
 from evo.engine.reduction import Reduction, Variant, Weighed, Worth
 from evo.errors import RunError, UsageError
 from evo.fitness.evaluator import Evaluator
 from evo.fitness.sessions import measure
-from evo.genome import Genome, make_candidate, objection, uncovered
+from evo.genome import Genome, make_candidate, objection, uncovered, with_defaults
 from evo.plugins.manager import Plugins
 from evo.records import Candidate, Evaluation, Purpose, Status
 
