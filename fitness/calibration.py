@@ -108,7 +108,9 @@ def build_subjects(
         for task in tasks:
             waiting[executor.submit(task)] = (job, task)
     while waiting:
-        for outcome in executor.poll(1.0):
+        outcomes = executor.poll(1.0)
+        executor.tell()
+        for outcome in outcomes:
             job, task = waiting.pop(outcome.task)
             if outcome.build is None or outcome.status is not Status.OK:
                 reason = outcome.diagnosis.message if outcome.diagnosis else outcome.status
@@ -136,7 +138,9 @@ def _measure(
     )  # fmt: skip
     executor.submit(task)
     while True:
-        for outcome in executor.poll(1.0):
+        outcomes = executor.poll(1.0)
+        executor.tell()
+        for outcome in outcomes:
             if outcome.status is Status.OK:
                 return outcome.baselines
             diagnosis = outcome.diagnosis

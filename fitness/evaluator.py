@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from evo.errors import GenomeError
 from evo.fitness.executor import LocalExecutor
 from evo.fitness.inspection import inspect
 from evo.fitness.job import InvalidGenome, Job, plan_job
-from evo.fitness.sessions import Enough, measure
+from evo.fitness.sessions import Enough, Heard, measure
 from evo.fitness.tasks import BuildTask, CheckTask, Outcome, TimeTask
 from evo.genome import Genome, machine_id, machine_set
 from evo.operator import Case, Operator
@@ -88,23 +88,37 @@ class Evaluator:
         if not self._ready:
             for outcome in await asyncio.to_thread(self.executor.poll, timeout_s):
                 self._advance(outcome)
+            self.executor.tell()
         ready, self._ready = self._ready, []
         return ready
 
-    async def finals(self, members: Mapping[str, Candidate], enough: Enough) -> list[Evaluation]:
+    async def finals(self, members: Mapping[str, Candidate], enough: Enough, heard: Heard) -> list[Evaluation]:
         """Each candidate again on the cases that name it, in fresh processes, with fresh contents and fixed pairs."""
         self.cancel()
-        return await measure(self, members, Purpose.FINAL, SESSION_PAIRS, enough)
+        return await measure(self, members, Purpose.FINAL, SESSION_PAIRS, enough, heard)
 
     async def judge(
-        self, candidate: Candidate, purpose: Purpose, timed: frozenset[str], *, pairs: int = FINAL_PAIRS
+        self,
+        candidate: Candidate,
+        purpose: Purpose,
+        timed: frozenset[str],
+        *,
+        pairs: int = FINAL_PAIRS,
+        heard: Callable[[str], None] = lambda case: None,
     ) -> Evaluation:
         """One candidate alone, through all stages; `timed` names the cases to time: with exactly so many pairs, save in
-        search, where racing decides."""
+        search, where racing decides. `heard` is told the case that is timed, "" before that, and again every second."""
         pairs = 0 if purpose is Purpose.SEARCH else pairs
+        self.executor.begun()  # what was before
         self._begin(Proposal(ids.new_id(), self.run, candidate), purpose, {}, timed, pairs)
+        case = ""
         while True:
-            for verdict in await self.finished(1.0):
+            verdicts = await self.finished(1.0)
+            cases = [_case(what) for what in self.executor.begun()] or [case]  # a beat: it is still at that
+            case = cases[-1]
+            for each in cases:
+                heard(each)
+            for verdict in verdicts:
                 return verdict.evaluation
 
     def cancel(self) -> None:
@@ -238,3 +252,8 @@ class Evaluator:
         if not duplicate_of:
             for twin in self._twins.pop(job.machine, ()):
                 self._check(twin)
+
+
+def _case(doing: str) -> str:
+    """The case that a worker times; "" where it does something else."""
+    return doing.removeprefix("time ") if doing.startswith("time ") else ""

@@ -11,11 +11,12 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from evo import ids
 from evo.errors import DeviceLostError
+from evo.fitness.exclusive import Owner
 from evo.fitness.process import WorkerProcess
 from evo.fitness.tasks import BuildTask, CalibrateTask, Outcome, Task
 from evo.records import DeviceFacts, Status
@@ -46,6 +47,11 @@ class LocalExecutor:
         self._done: list[Outcome] = []
         self._failed: list[str] = []  # why, of the proofs that failed in a row
         self._free_bytes = 0
+        self._begun: deque[str] = deque(maxlen=1000)
+        self.run = ""  # what workers say to others who wait for the device; set before the first task
+        self.say: Callable[[str], None] = lambda message: None
+        self._other: Owner | None = None  # who else was found to use the device
+        self._told = False
 
     def devices(self) -> tuple[DeviceFacts, ...]:
         return self._devices
@@ -77,6 +83,20 @@ class LocalExecutor:
         done, self._done = self._done, []
         return done
 
+    def begun(self) -> list[str]:
+        """What the device's worker began to do since the last call, in order, such as "time bf16-n1024"."""
+        begun, self._begun = list(self._begun), deque(maxlen=1000)
+        return begun
+
+    def tell(self) -> None:
+        """Says, once, who else was found to use the device. Apart from `poll`, which may run in another thread."""
+        if self._other is None or self._told:
+            return
+        self._told = True
+        run = f", run {self._other.run}" if self._other.run else ""
+        device, process = self._devices[0].id, f"process {self._other.pid}{run}"
+        self.say(f"{device} is used by another evo too, {process}: each waits while the other measures")
+
     def cancel(self, task_id: str) -> bool:
         """Removes a queued task, or kills the worker that has it. True when it was found; it has no outcome."""
         for pool in (self._build, self._device):
@@ -107,6 +127,9 @@ class LocalExecutor:
         for key, _ in self._selector.select(timeout_s):
             pool, worker = key.data
             outcomes, alive = worker.read()
+            self._other = self._other or worker.other
+            begun, worker.begun = worker.begun, []
+            self._begun.extend(begun if pool is self._device else [])
             for outcome in outcomes:
                 self._deliver(outcome)
             if any(outcome.last for outcome in outcomes):
@@ -169,7 +192,7 @@ class LocalExecutor:
             worker.give(task)
 
     def _start(self, pool: Pool) -> WorkerProcess:
-        worker = WorkerProcess(builder=pool is self._build)
+        worker = WorkerProcess(builder=pool is self._build, run=self.run)
         pool.workers.append(worker)
         self._selector.register(worker, selectors.EVENT_READ, (pool, worker))
         if pool.calibration is not None and not isinstance(pool.queue[0], CalibrateTask):

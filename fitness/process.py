@@ -16,6 +16,7 @@ from typing import IO
 import evo
 from evo import codec
 from evo.fitness.cache import default_root
+from evo.fitness.exclusive import Owner
 from evo.fitness.tasks import STAGES, Outcome, Task
 from evo.records import Diagnosis, Status
 
@@ -25,6 +26,7 @@ PASSED = (
 )  # fmt: skip
 PRIVATE = ("HOME", "XDG_CACHE_HOME")  # for libraries that keep caches there, as baselines do; builders need neither
 BUILDER_FOLDER = "EVO_BUILDER_FOLDER"  # tells a worker that it is a builder, and where its temporary files go
+RUN = "EVO_RUN"  # tells a worker its run
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 HERE = Path(evo.__file__).resolve().parent.parent
 GRACE_S = 60.0  # a worker's first answer: starting Python and opening the device
@@ -36,9 +38,11 @@ class WorkerProcess:
     A `builder` gets a folder of its own and locks itself in before its first build (see `evo.fitness.sandbox`).
     """
 
-    def __init__(self, *, builder: bool = False) -> None:
+    def __init__(self, *, builder: bool = False, run: str = "") -> None:
         self.task: Task | None = None
         self.doing = ""
+        self.begun: list[str] = []  # what it did since somebody took this out
+        self.other: Owner | None = None  # another evo process that it had to wait for
         self.deadline = float("inf")
         self._tail = b""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
@@ -54,7 +58,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", RUN: run},
             start_new_session=True,  # its own process group, so that it dies as a group
         )
         assert self._process.stdout is not None
@@ -97,7 +101,12 @@ class WorkerProcess:
     def _line(self, line: bytes) -> Outcome | None:
         self._fresh = False
         if line.startswith(b'{"beat"'):
-            self.doing = str(json.loads(line)["beat"])
+            said = json.loads(line)
+            if said["beat"] != self.doing:
+                self.doing = str(said["beat"])
+                self.begun.append(self.doing)
+            if "owner" in said:
+                self.other = Owner(**said["owner"])
             if self.task is not None:
                 self.deadline = time.monotonic() + self.task.limit_s
             return None

@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,8 +19,8 @@ from evo import codec, ids
 from evo.errors import EvoError
 from evo.fitness import exclusive, sandbox
 from evo.fitness.cache import BuildCache
-from evo.fitness.exclusive import building, timing
-from evo.fitness.process import BUILDER_FOLDER
+from evo.fitness.exclusive import Owner, building, owner, timing
+from evo.fitness.process import BUILDER_FOLDER, RUN
 from evo.fitness.proof import prove
 from evo.fitness.session import Session
 from evo.fitness.tasks import STAGES, BuildTask, CalibrateTask, CheckTask, Outcome, Task
@@ -51,6 +51,8 @@ class Worker:
         self._proved, self._free_bytes = False, 0
         self._waited = 0.0
         self._began = 0.0
+        self._me = Owner(os.getppid(), os.environ.pop(RUN, ""))
+        self._other: Owner | None = None
 
     def serve(self, tasks: BinaryIO) -> None:
         """Until the parent closes the pipe, or the device is lost."""
@@ -62,14 +64,19 @@ class Worker:
             if self.session is not None:
                 self.session.close()
 
-    def beat(self, what: str) -> None:
-        self.answers.write(json.dumps({"beat": what}).encode() + b"\n")
+    def beat(self, what: str, **more: object) -> None:
+        self.answers.write(json.dumps({"beat": what, **more}).encode() + b"\n")
 
-    def _wait(self) -> None:
-        """While another process has the device: alive, but nothing that counts as a task's time."""
+    def _wait(self, device: str) -> None:
+        """While another process has the device: alive, but nothing that counts as a task's time. The first other evo
+        that has it is told of."""
+        waiting = "waiting for the device, which another process is timing on"
+        if self._other is None and (other := owner(device)) and other.pid != self._me.pid:
+            self._other = other
+            self.beat(waiting, owner=asdict(other))
         if time.monotonic() - self._waited > 1.0:
             self._waited = time.monotonic()
-            self.beat("waiting for the device, which another process is timing on")
+            self.beat(waiting)
 
     def _answer(self, task: Task) -> bool:
         """Does one task and sends its outcome; true when this process must not be used again."""
@@ -100,7 +107,8 @@ class Worker:
             raise RuntimeError(f"{task.kind} task before the calibration of this worker")
         gc.disable()  # a collection inside a timed block would be timed
         try:
-            with timing(session.machine.facts.id, self._wait):
+            device = session.machine.facts.id
+            with timing(device, functools.partial(self._wait, device), self._me):
                 self._began = time.perf_counter()
                 if isinstance(task, CalibrateTask):
                     return self._calibrate(session, task)
@@ -133,7 +141,7 @@ class Worker:
             self._lock_in()
         build = self.cache.get(key)
         if build is None:
-            with building(self._wait, shared=task.target == "cpu"):
+            with building(functools.partial(self._wait, "cpu:0"), shared=task.target == "cpu"):
                 self._began = time.perf_counter()
                 build = replace(target.build(task.request, self.cache.blobs), key=key)
             if build.status not in (Status.TIMEOUT, Status.EVALUATOR_ERROR):  # these may not happen again

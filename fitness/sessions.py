@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evo import ids
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 TRIES = 2  # of a candidate's session that ends blameless, each in a process of its own
 
 Enough = Callable[[int], bool]  # asked after each session with how many there were: stop here?
+Heard = Callable[[int, Candidate, str], None]  # the session, from 1; who; in which case, "" while it is checked
 
 
 @dataclass
@@ -37,10 +39,20 @@ class Entry:
         return self.failed or merge(self.sessions, self.lost)
 
 
+def nobody(session: int, candidate: Candidate, case: str) -> None:
+    """For those who need not hear of it."""
+
+
 async def measure(
-    evaluator: Evaluator, members: Mapping[str, Candidate], purpose: Purpose, pairs: int, enough: Enough
+    evaluator: Evaluator,
+    members: Mapping[str, Candidate],
+    purpose: Purpose,
+    pairs: int,
+    enough: Enough,
+    heard: Heard = nobody,
 ) -> list[Evaluation]:
-    """One evaluation for each distinct candidate, over the cases that name it, from all sessions together.
+    """One evaluation for each distinct candidate, over the cases that name it, from all sessions together. `heard` is
+    told what is measured, when it begins and every second or so.
 
     A candidate that is wrong in any session is out, with that session's evaluation. A case whose yardstick fails or
     whose times are unsteady, twice, is given up: it is listed with that status, and the others go on without it.
@@ -53,14 +65,16 @@ async def measure(
         evaluator.executor.renew()
         done += 1
         for entry in rest:
-            await _session(evaluator, entry, purpose, pairs, done)
+            await _session(evaluator, entry, purpose, pairs, done, partial(heard, done, entry.candidate))
     return [entry.result() for entry in entries.values()]
 
 
-async def _session(evaluator: Evaluator, entry: Entry, purpose: Purpose, pairs: int, number: int) -> None:
+async def _session(
+    evaluator: Evaluator, entry: Entry, purpose: Purpose, pairs: int, number: int, heard: Callable[[str], None]
+) -> None:
     tries = TRIES
     while True:
-        found = await evaluator.judge(entry.candidate, purpose, frozenset(entry.cases), pairs=pairs)
+        found = await evaluator.judge(entry.candidate, purpose, frozenset(entry.cases), pairs=pairs, heard=heard)
         if found.status is Status.OK:
             entry.sessions.append(found)
             return

@@ -11,7 +11,7 @@ import pytest
 
 from evo.engine.budget import Budget, Meter
 from evo.engine.finals import LEAST, MOST, Patience
-from evo.fitness.sessions import measure, merge
+from evo.fitness.sessions import Heard, measure, merge, nobody
 from evo.fitness.statistics import sessions_interval
 from evo.ids import new_id
 from evo.records import Candidate, CaseResult, Deviation, Diagnosis, Evaluation, Purpose, Stage, Status, Timing
@@ -54,15 +54,19 @@ class Fake:
     def renew(self) -> None:
         self.processes += 1
 
-    async def judge(self, candidate: Candidate, purpose: Purpose, timed: frozenset[str], *, pairs: int) -> Evaluation:
+    async def judge(
+        self, candidate: Candidate, purpose: Purpose, timed: frozenset[str], *, pairs: int, heard: Callable[[str], None]
+    ) -> Evaluation:
         assert (purpose, pairs) == (Purpose.FINAL, 4)
         self.asked.append((candidate.species, self.processes, timed))
+        for case in sorted(timed):
+            heard(case)
         return self.answer(candidate, self.processes, timed)
 
 
-def run(fake: Fake, members: dict[str, Candidate], sessions: int = 3) -> dict[str, Evaluation]:
+def run(fake: Fake, members: dict[str, Candidate], sessions: int = 3, heard: Heard = nobody) -> dict[str, Evaluation]:
     enough: Callable[[int], bool] = lambda done: done >= sessions  # noqa: E731
-    found = asyncio.run(measure(fake, members, Purpose.FINAL, 4, enough))  # type: ignore[arg-type]
+    found = asyncio.run(measure(fake, members, Purpose.FINAL, 4, enough, heard))  # type: ignore[arg-type]
     return {evaluation.candidate: evaluation for evaluation in found}
 
 
@@ -84,6 +88,16 @@ def test_every_session_is_a_process_that_measures_all_finalists() -> None:
     assert cases["n256"].deviation == Deviation(1.03, 0.0), "the worst of all sessions"
     assert (cases["small"].timing, cases["large"].status) == (None, Status.UNCOVERED)
     assert found[ONE.id].seconds == {Stage.TIME: 6.0}
+
+
+def test_every_session_candidate_and_case_is_told_of_as_it_is_measured() -> None:
+    told: list[tuple[int, str, str]] = []
+    fake = Fake(lambda candidate, process, cases: good(candidate, cases, 1.1))
+    members = {"n256": ONE, "n1024": TWO, "n4096": ONE}
+    run(fake, members, sessions=2, heard=lambda session, who, case: told.append((session, who.species, case)))
+    assert told == [
+        (session, *step) for session in (1, 2) for step in (("a", "n256"), ("a", "n4096"), ("b", "n1024"))
+    ]  # fmt: skip
 
 
 def test_who_is_wrong_in_any_session_is_out_and_not_measured_again() -> None:

@@ -275,13 +275,37 @@ def test_only_finals_are_the_result(archive: Archive) -> None:
     assert (result.evaluated, result.winner, result.archive) == (60, "w.cpp", "a.db")
 
 
+def test_the_finals_say_what_is_measured_as_they_go_on(archive: Archive) -> None:
+    """On a slow device they take minutes."""
+    run, seen = search(), list[Progress]()
+    go(run, simulated(), archive, "evaluations=30")
+    finalists = run.portfolio.finalists()
+    asyncio.run(run_finals(run, Slow(CASES, ratio, run=RUN), archive, Meter(Budget.parse("minutes=1")), seen.append))
+    names = [finalists[case].id[:10] for case in CASES]
+    assert [progress.step for progress in seen if progress.step] == [
+        f"final 1 of 3: n256, candidate {names[0]}", f"final 3 of 3: checking, candidate {names[1]}",
+        f"final 4 of at most 5: n4096, candidate {names[2]}",
+    ]  # fmt: skip
+    assert {progress.phase for progress in seen} == {"finals"}
+    assert seen[-1].step == ""
+
+
+class Slow(SimulatedEvaluator):
+    """Tells of some steps."""
+
+    async def finals(self, members: Any, enough: Any, heard: Any) -> list[Evaluation]:
+        for session, case, part in ((1, "n256", "n256"), (3, "n1024", ""), (4, "n4096", "n4096")):
+            heard(session, members[case], part)
+        return await super().finals(members, enough, heard)
+
+
 class Strict(SimulatedEvaluator):
     """Finds some candidates wrong, or has no number for them, in the finals."""
 
     refused: dict[str, Status]
 
-    async def finals(self, members: Any, enough: Any) -> list[Evaluation]:
-        evaluations = await super().finals(members, enough)
+    async def finals(self, members: Any, enough: Any, heard: Any) -> list[Evaluation]:
+        evaluations = await super().finals(members, enough, heard)
         return [
             replace(e, status=self.refused[e.candidate], cases=()) if e.candidate in self.refused else e
             for e in evaluations

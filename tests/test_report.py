@@ -212,6 +212,23 @@ def test_off_a_terminal_a_line_comes_every_five_seconds_and_at_every_change() ->
     ]
 
 
+def test_every_step_of_the_finals_is_a_line_and_no_second_one_follows_it_at_once() -> None:
+    times = [0.0, 1.0, 2.0, 6.0, 10.0, 11.1]
+    console = Console(file=io.StringIO(), width=80)
+    lines = Lines(console, clock=iter(times).__next__)
+    for step in ("", "final 1 of 3: n256", "final 1 of 3: n256", *["final 1 of 3: n1024"] * 3):
+        lines(progress(phase="finals", step=step))
+    out = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert out[1:3] == ["[12 s] final 1 of 3: n256", "[12 s] final 1 of 3: n1024"]
+    assert [line.partition("; ")[2][-21:] for line in out[3:]] == ["; final 1 of 3: n1024"], "a sign of life"
+    assert len(out) == 4
+
+
+def test_the_display_shows_the_step_of_the_finals() -> None:
+    page = rendered(progress_view(progress(phase="finals", step="final 2 of 3: n256, candidate a1"), rows=3))
+    assert "final 2 of 3: n256, candidate a1" in page.splitlines()
+
+
 def test_on_a_terminal_the_display_is_redrawn_and_messages_stay() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=24, color_system=None)

@@ -46,6 +46,9 @@ def test_run_finds_a_faster_kernel_and_hands_it_back(tmp_path: Path) -> None:
     assert case["final"] is not unsteady
     assert case["low"] <= case["ratio"] <= case["high"]
     assert case["yardstick_us"] > 0
+    for session in (1, 2, 3):
+        assert f"final {session} of 3: {CASE}, candidate " in done.stderr
+        assert f"final {session} of 3: checking, candidate " in done.stderr
 
     folder = tmp_path / Path(result["winner"])
     portfolio = json.loads((folder / "portfolio.json").read_text())

@@ -156,6 +156,7 @@ def _turn(
     """Calibrates, evolves, measures the finalists again, and writes the winners; only then is the run done."""
     say = _sayer(search, meter, observe)
     say(here.note)
+    here.executor.run = record.id
     calibration = here.calibrate(say)
     yardstick = ", ".join(sorted(set(calibration.yardsticks.values())))
     opponents = {report.name: report.version for report in calibration.reports if report.version}

@@ -47,7 +47,9 @@ class Stand:
         opponents: Mapping[str, Genome] | None = None,
         names: tuple[str, ...] | None = None,
     ) -> Calibration:
-        """Chooses the yardsticks; `opponents` replaces the operator's own genome-file baselines."""
+        """Chooses the yardsticks; `opponents` replaces the operator's own genome-file baselines. `say` is told later,
+        too, should another evo be found to use the device."""
+        self.executor.say = say
         if names != ():
             must_not_repeat(self.protocol or self.target.protocols[0], self.target, self.operator)
         files = self.operator.genome_baselines(self.target.name)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from evo.records import Candidate, Evaluation, Proposal, Verdict
 
+Heard = Callable[[int, Candidate, str], None]  # the session, from 1; who; in which case, "" while it is checked
+
 
 class Evaluator(Protocol):
     """Owned by one run and used from its event loop only. Never raises for a candidate's fault."""
@@ -31,9 +33,12 @@ class Evaluator(Protocol):
         """Drops everything in flight; no verdict will come for it."""
         ...
 
-    async def finals(self, members: Mapping[str, Candidate], enough: Callable[[int], bool]) -> list[Evaluation]:
+    async def finals(
+        self, members: Mapping[str, Candidate], enough: Callable[[int], bool], heard: Heard
+    ) -> list[Evaluation]:
         """Measures candidates again, each on the cases that name it, with purpose `final`: in several fresh processes,
-        at fixed sample size in each. After each session `enough` is asked, with their number, whether to stop.
+        at fixed sample size in each. After each session `enough` is asked, with their number, whether to stop; `heard`
+        is told what is measured as it goes on.
 
         One evaluation for each distinct candidate.
         """

@@ -6,11 +6,11 @@ The best of many noisy measurements is partly luck (the winner's curse), so a se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from evo.engine.budget import Meter
-from evo.engine.evaluator import Evaluator
+from evo.engine.evaluator import Evaluator, Heard
 from evo.engine.loop import Observe, progress
 from evo.engine.result import CaseSummary, Result
 from evo.engine.search import Search
@@ -53,8 +53,9 @@ async def run_finals(search: Search, evaluator: Evaluator, archive: Archive, met
         members = {case: c for case, c in search.portfolio.finalists().items() if case not in finals.results}
         if not members:
             break
-        observe(progress(search, meter, len({candidate.id for candidate in members.values()}), "finals"))
-        evaluations = await evaluator.finals(members, Patience(meter))
+        waiting = len({candidate.id for candidate in members.values()})
+        observe(progress(search, meter, waiting, "finals"))
+        evaluations = await evaluator.finals(members, Patience(meter), _teller(search, meter, waiting, observe))
         if meter.stopped:  # half of the sessions are no result
             finals.notes.append("stopped before the finals were complete")
             break
@@ -65,6 +66,19 @@ async def run_finals(search: Search, evaluator: Evaluator, archive: Archive, met
             _judge(search, finals, members, evaluation)
     observe(progress(search, meter, 0, "finals"))
     return finals
+
+
+def step(session: int, candidate: Candidate, case: str, least: int = LEAST, most: int = MOST) -> str:
+    """What is measured now: `final 2 of 3: bf16-n1024, candidate 0a1b2c3d4e`."""
+    of = f"{least}" if session <= least else f"at most {most}"
+    return f"final {session} of {of}: {case or 'checking'}, candidate {candidate.id[:10]}"
+
+
+def _teller(search: Search, meter: Meter, waiting: int, observe: Observe) -> Heard:
+    def heard(session: int, candidate: Candidate, case: str) -> None:
+        observe(replace(progress(search, meter, waiting, "finals"), step=step(session, candidate, case)))
+
+    return heard
 
 
 def _judge(search: Search, finals: Finals, members: Mapping[str, Candidate], evaluation: Evaluation) -> None:

@@ -38,6 +38,7 @@ class Progress:
     left: str
     fraction: float  # of the search's budget, 0 to 1
     message: str = ""
+    step: str = ""  # of the finals: what is being measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from evo.engine.evaluator import Heard
 from evo.ids import new_id
 from evo.records import (
     Candidate,
@@ -70,7 +71,9 @@ class SimulatedEvaluator:
     def cancel(self) -> None:
         self._flight.clear()
 
-    async def finals(self, members: Mapping[str, Candidate], enough: Callable[[int], bool]) -> list[Evaluation]:
+    async def finals(
+        self, members: Mapping[str, Candidate], enough: Callable[[int], bool], heard: Heard
+    ) -> list[Evaluation]:
         """A formula has no sessions: it says the same in each."""
         evaluations = []
         for candidate in {candidate.id: candidate for candidate in members.values()}.values():

@@ -42,7 +42,7 @@ class Watch:
 
 
 class Lines(Watch):
-    """One plain line every few seconds, and at once when the phase or the message changes."""
+    """One plain line every few seconds, and at once when the phase, the message or the step changes."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -55,6 +55,9 @@ class Lines(Watch):
         if progress.message and (before is None or before.message != progress.message):
             self._print(progress.message)
         now = self._clock()
+        if progress.step and (before is None or before.step != progress.step):
+            self._due = now + LINE_EVERY_S
+            self._print(f"[{notation.duration(progress.seconds)}] {progress.step}")
         if now >= self._due or before is None or before.phase != progress.phase:
             self._due = now + LINE_EVERY_S
             self._print(progress_line(progress))
@@ -102,7 +105,7 @@ def progress_line(progress: Progress) -> str:
     duplicates = f", {progress.duplicates} duplicates" if progress.duplicates else ""
     rejected = f"; rejected: {notation.counts(progress.rejected)}" if progress.rejected else ""
     best = f"; {notation.spread(b.ratio for b in progress.best.values())}" if progress.best else ""
-    left = f"; {_left(progress)}"
+    left = f"; {progress.step or _left(progress)}"
     return (
         f"[{notation.duration(progress.seconds)}] {progress.phase}: {progress.evaluated} evaluated{duplicates}, "
         f"{progress.in_flight} in flight{rejected}{best}{left}"
@@ -120,6 +123,7 @@ def progress_view(progress: Progress, rows: int) -> Group:
         text(f"{totals}   {notation.duration(progress.seconds)}"),
         Text.assemble(("rejected: ", "dim"), notation.counts(progress.rejected)),
     ]
+    parts += [text(progress.step)] if progress.step else []
     if progress.best and rows:
         parts += ["", _best_table(progress, rows), text(notation.spread(b.ratio for b in progress.best.values()))]
     return Group(*parts)

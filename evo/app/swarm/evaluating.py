@@ -98,6 +98,7 @@ def _judge(store: Archive, here: Stand, batch: Batch, judged: Judged, say: Say) 
     store.start_run(record)
     with store.claim(record.id):
         try:
+            here.executor.run = record.id
             calibration = here.calibrate(say)
             yardstick = ", ".join(sorted(set(calibration.yardsticks.values())))
             store.update_run(record.id, yardstick=yardstick)
