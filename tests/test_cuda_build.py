@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ import pytest
 from evo.errors import TargetError, UnknownNameError
 from evo.fitness.cuda import devices, ptxas, sass, toolchain
 from evo.fitness.cuda.architectures import ARCHITECTURES, canonical_target
-from evo.fitness.cuda.build import build_key, inspect_code
+from evo.fitness.cuda.build import build_key, headers_digest, inspect_code
 from evo.fitness.cuda.cubin import read_cubin
 from evo.fitness.cuda.target import CudaTarget
 from evo.records import Build, BuildOptions, CompileRequest, Stage, Status
@@ -319,3 +320,14 @@ def test_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     assert CudaTarget("sm_90").missing() == 'pip install "evo-kernels[cuda]"'
     with pytest.raises(TargetError, match="evo-kernels"):
         CudaTarget("sm_90").toolchain()
+
+
+@pytest.mark.parametrize("header", ["evo.h", "evo_async.h", "evo_mma.h"])
+def test_key_depends_on_every_header_of_evo(header: str, tmp_path: Path) -> None:
+    changed = tmp_path / "include"
+    shutil.copytree(toolchain.EVO_HEADERS, changed, ignore=lambda _, names: [n for n in names if not n.endswith(".h")])
+    assert headers_digest(changed) == headers_digest(toolchain.EVO_HEADERS)
+    with (changed / header).open("a") as file:
+        file.write("// changed\n")
+    headers_digest.cache_clear()
+    assert headers_digest(changed) != headers_digest(toolchain.EVO_HEADERS)

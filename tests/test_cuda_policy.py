@@ -45,6 +45,8 @@ def message(outcome: Build) -> str:
     "header",
     [
         "evo.h",
+        "evo_async.h",
+        "evo_mma.h",
         "cuda_bf16.h",
         "cuda_fp16.h",
         "cuda_fp8.h",

@@ -45,19 +45,20 @@ def test_cpu_genome_fits_its_operator() -> None:
     assert genome.defaults() == {"ROWS": 8}
 
 
-def public_names(header: Path) -> set[str]:
-    """What an evo.h offers: functions, types and macros, without namespace evo_detail."""
-    text = re.sub(r"namespace evo_detail \{.*?\}  // namespace evo_detail", "", header.read_text(), flags=re.DOTALL)
+def public_names(folder: Path) -> set[str]:
+    """What evo's headers offer: functions, types and macros, without namespace evo_detail."""
+    text = "".join(header.read_text() for header in sorted(folder.glob("evo*.h")))
+    text = re.sub(r"namespace evo_detail \{.*?\}  // namespace evo_detail", "", text, flags=re.DOTALL)
     functions = re.findall(r"^(?:template .*)?EVO_(?:DEVICE|INLINE) [\w ]+? (evo_\w+)\(", text, re.MULTILINE)
     types = re.findall(r"^(?:struct|typedef) (?:alignas\(\d+\) |\w+ (?=evo))?(\w+)", text, re.MULTILINE)
     types += re.findall(r"^template <class T> struct (\w+)", text, re.MULTILINE)
-    macros = re.findall(r"^#define (EVO_\w+)", text, re.MULTILINE)
-    return {*functions, *types, *macros}
+    defined, removed = (re.findall(rf"^#{word} (EVO_\w+)", text, re.MULTILINE) for word in ("define", "undef"))
+    return {*functions, *types, *defined} - set(removed)
 
 
 @pytest.mark.parametrize(("target", "known"), [("cuda", "evo_tensor_load"), ("cpu", "evo_stream")])
 def test_every_name_of_evo_h_is_explained(target: str, known: str) -> None:
-    names = public_names(ROOT / "fitness" / target / "evo.h")
+    names = public_names(ROOT / "fitness" / target)
     assert known in names
     title = "## evo.h for CUDA\n" if target == "cuda" else "## evo.h for the CPU\n"
     chapter = REFERENCE.partition(title)[2].partition("\n## ")[0]

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import io
 import time
+from pathlib import Path
 from typing import Any
 
 from evo import codec
@@ -17,6 +18,7 @@ from evo.fitness.cuda import audit, claims, policy, ptxas, sass, toolchain
 from evo.fitness.cuda.architectures import ARCHITECTURES
 from evo.fitness.cuda.cubin import Cubin, read_cubin
 from evo.fitness.cuda.operands import WINDOW_PROBE, window_slots
+from evo.fitness.cuda.toolchain import EVO_HEADERS
 from evo.ids import digest
 from evo.records import Build, BuildOptions, CompileRequest, Diagnosis, Kernel, Stage, Status
 from evo.target import BlobStore, Rejected
@@ -33,13 +35,15 @@ class _Refused(Rejected):
 
 
 def build_key(request: CompileRequest, toolchain: str) -> str:
-    """The name of a build in every cache: all that it depends on, `evo.h` included."""
-    return digest((SCHEMA, codec.dumps(request), toolchain, _header_digest()))
+    """The name of a build in every cache: all that it depends on, evo's own headers included."""
+    return digest((SCHEMA, codec.dumps(request), toolchain, headers_digest(EVO_HEADERS)))
 
 
 @functools.cache
-def _header_digest() -> str:
-    return hashlib.sha256((toolchain.EVO_HEADERS / "evo.h").read_bytes()).hexdigest()
+def headers_digest(folder: Path) -> str:
+    """Of what evo's own headers there say."""
+    headers = sorted(folder.glob("evo*.h"))
+    return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()
 
 
 def build(request: CompileRequest, blobs: BlobStore) -> Build:

@@ -1,5 +1,6 @@
-// evo.h: what a CUDA genome may include. Element types and thin PTX wrappers; no CUDA header, so that a build stays
-// under a tenth of a second. The names of the scalar half are those of the CPU target's evo.h.
+// evo.h: what a CUDA genome includes. Element types and thin PTX wrappers; no CUDA header, so that a build stays under
+// a tenth of a second. The names of the scalar half are those of the CPU target's evo.h. Its end includes evo_async.h;
+// evo_mma.h is for who wants it.
 #pragma once
 
 #define EVO_DEVICE __device__ __forceinline__
@@ -42,6 +43,33 @@ template <> EVO_DEVICE evo_fp16 evo_cast<evo_fp16>(float value) {
 template <> EVO_DEVICE float evo_cast<float>(float value) { return value; }
 template <> EVO_DEVICE double evo_cast<double>(float value) { return value; }
 
+// --- functions of one approximate instruction, subnormals flushed to zero
+
+EVO_DEVICE float evo_exp2(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+EVO_DEVICE float evo_reciprocal(float x) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+// Off by up to 2^-11.
+EVO_DEVICE float evo_tanh(float x) {
+    asm("tanh.approx.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+// 1 / sqrt(x). HOW: 0 approximate, 1 with one step of Newton's, 2 a square root and a division, both rounded.
+template <int HOW = 0> EVO_DEVICE float evo_rsqrt(float x) {
+    float root;
+    if constexpr (HOW == 2) {
+        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(x));
+    } else {
+        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
+        if constexpr (HOW == 1) root *= 1.5f - 0.5f * x * root * root;
+    }
+    return root;
+}
+
 // --- two 16-bit elements in a 32-bit word: x is the lower half, the one at the lower address
 
 template <class T> EVO_DEVICE float2 evo_unpack2(unsigned word);
@@ -63,6 +91,23 @@ template <> EVO_DEVICE unsigned evo_pack2<evo_fp16>(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
+
+// Both at once, rounded to T; T is evo_bf16 or evo_fp16.
+template <class T> EVO_DEVICE unsigned evo_add2(unsigned a, unsigned b);
+template <class T> EVO_DEVICE unsigned evo_sub2(unsigned a, unsigned b);
+template <class T> EVO_DEVICE unsigned evo_mul2(unsigned a, unsigned b);
+#define EVO_TWO(NAME, OPCODE, T, SUFFIX)                              \
+    template <> EVO_DEVICE unsigned NAME<T>(unsigned a, unsigned b) { \
+        asm(OPCODE ".rn." SUFFIX " %0, %0, %1;" : "+r"(a) : "r"(b));  \
+        return a;                                                     \
+    }
+EVO_TWO(evo_add2, "add", evo_bf16, "bf16x2")
+EVO_TWO(evo_sub2, "sub", evo_bf16, "bf16x2")
+EVO_TWO(evo_mul2, "mul", evo_bf16, "bf16x2")
+EVO_TWO(evo_add2, "add", evo_fp16, "f16x2")
+EVO_TWO(evo_sub2, "sub", evo_fp16, "f16x2")
+EVO_TWO(evo_mul2, "mul", evo_fp16, "f16x2")
+#undef EVO_TWO
 
 // --- a 16-byte access: four words that hold 16 / sizeof(T) elements
 
@@ -187,123 +232,30 @@ template <int COUNT> EVO_DEVICE void evo_shared_store(unsigned address, const un
                      : "memory");
 }
 
+// One word, two neighbouring floats (8-byte aligned), one 16-bit element.
+EVO_DEVICE unsigned evo_shared_load_word(unsigned address) {
+    unsigned word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+EVO_DEVICE void evo_shared_store_word(unsigned address, unsigned word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+EVO_DEVICE float2 evo_shared_load_pair(unsigned address) {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
+    return pair;
+}
+EVO_DEVICE void evo_shared_store_pair(unsigned address, float2 pair) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(pair.x), "f"(pair.y) : "memory");
+}
+template <class T> EVO_DEVICE void evo_shared_store_half(unsigned address, T value) {
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value.bits) : "memory");
+}
+
 // Barrier 1 to 15 among `threads` threads (whole warps) of the CTA; 0 is __syncthreads'.
 EVO_DEVICE void evo_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-EVO_DEVICE unsigned evo_cluster_rank() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// The same variable in the shared memory of the cluster's CTA number `rank`.
-EVO_DEVICE unsigned evo_peer(unsigned address, unsigned rank) {
-    unsigned remote;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-    return remote;
-}
-
-EVO_DEVICE float evo_peer_load(unsigned remote) {
-    float value;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
-    return value;
-}
-
-// Asynchronous store to a peer; when it lands, `barrier` (in the same peer) counts its 4 bytes.
-EVO_DEVICE void evo_peer_store(unsigned remote, float value, unsigned barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
-                 "r"(__float_as_uint(value)), "r"(barrier)
-                 : "memory");
-}
-
-// All threads of all CTAs of the cluster; what was written before `arrive` is visible after `wait`.
-EVO_DEVICE void evo_cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-EVO_DEVICE void evo_cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-
-// --- mbarriers
-
-EVO_DEVICE void evo_barrier_init(unsigned barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-// Makes initialised barriers visible to the cluster and to the copy engine; a CTA or cluster barrier must follow.
-EVO_DEVICE void evo_barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-EVO_DEVICE void evo_barrier_arrive(unsigned barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-EVO_DEVICE void evo_barrier_expect(unsigned barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-EVO_DEVICE void evo_barrier_wait(unsigned barrier, unsigned parity) {
-    unsigned done;
-    do {
-        asm volatile(
-            "{\n\t.reg .pred done;\n\t"
-            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n\t"
-            "selp.u32 %0, 1, 0, done;\n\t}"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-    } while (!done);
-}
-
-// --- bulk copies, global to shared, that complete on an mbarrier of this CTA
-
-// `bytes`, both addresses: multiples of 16.
-EVO_DEVICE void evo_bulk_load(unsigned shared, const void* global, int bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-                 "l"(global), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-// Makes this thread's shared-memory accesses happen before later ones of the copy engine.
-EVO_DEVICE void evo_copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// A whole warp has read a part of shared memory and gives it back to the thread that fills it by bulk copies; counts as
-// one arrival. Without the fence the next copy was seen to land before the last one had been read.
-EVO_DEVICE void evo_release(unsigned barrier) {
-    evo_copy_fence();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) evo_barrier_arrive(barrier);
-}
-
-// Shared to global, `bytes` and both addresses multiples of 16; a thread waits for the bulk stores that it committed.
-EVO_DEVICE void evo_bulk_store(void* global, unsigned shared, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
-                 : "memory");
-}
-EVO_DEVICE void evo_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until at most PENDING groups have not been read from shared memory yet.
-template <int PENDING> EVO_DEVICE void evo_bulk_wait() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-// --- asynchronous 16-byte copies, global to shared; a thread waits for the groups that it committed
-
-EVO_DEVICE void evo_async_load(unsigned shared, const void* global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-EVO_DEVICE void evo_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most PENDING groups are on their way.
-template <int PENDING> EVO_DEVICE void evo_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// A box of a two-dimensional tensor map; `column` is the innermost coordinate. `shared` is 128-byte aligned.
-EVO_DEVICE void evo_tensor_load(unsigned shared, const CUtensorMap* map, int column, int row, unsigned barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            shared),
-        "l"(map), "r"(column), "r"(row), "r"(barrier)
-        : "memory");
-}
-
-// --- programmatic dependent launch (`pdl` in the launch plan)
-
-EVO_DEVICE void evo_pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-EVO_DEVICE void evo_pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#include "evo_async.h"

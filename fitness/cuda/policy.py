@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 HEADERS = (
     "evo.h",
+    "evo_async.h",
+    "evo_mma.h",
     "cuda_bf16.h",
     "cuda_fp16.h",
     "cuda_fp8.h",

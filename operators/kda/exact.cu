@@ -20,6 +20,7 @@ args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initia
           "i64:T", "scale", "lower_bound"]
 */
 #include "evo.h"
+#include "evo_mma.h"
 
 using Bits = unsigned short;  // of a bf16 or fp16
 
@@ -35,19 +36,7 @@ EVO_DEVICE float wide(Bits bits) { return evo_float(evo_bf16{bits}); }
 EVO_DEVICE Bits bf16(float value) { return evo_cast<evo_bf16>(value).bits; }
 EVO_DEVICE Bits fp16(float value) { return evo_cast<evo_fp16>(value).bits; }
 EVO_DEVICE unsigned word(Bits low, Bits high) { return low | (unsigned)high << 16; }
-EVO_DEVICE float exp2_fast(float x) {
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
-}
-EVO_DEVICE float root_inverse(float x) {
-    asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
-}
-EVO_DEVICE float sigmoid(float x) {
-    float t = 0.5f * x;
-    asm("tanh.approx.f32 %0, %0;" : "+f"(t));
-    return fmaf(0.5f, t, 0.5f);
-}
+EVO_DEVICE float sigmoid(float x) { return fmaf(0.5f, evo_tanh(0.5f * x), 0.5f); }
 EVO_DEVICE Bits product(Bits a, Bits b) {
     asm("mul.rn.bf16 %0, %0, %1;" : "+h"(a) : "h"(b));
     return a;
@@ -69,25 +58,13 @@ EVO_DEVICE Bits sum_half(Bits a, Bits b) {
     return a;
 }
 
-EVO_DEVICE void tensor_core(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-EVO_DEVICE void tensor_core_half(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%8, %8};"
-                 : "=r"(d[0]), "=r"(d[1])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
-}
-
 // One warp: d [16, 8] += A [16, 16] B [16, 8] of bf16; a(i, k) and b(k, j) give the elements. A lane's four results are
 // (i, j), (i, j + 1), (i + 8, j), (i + 8, j + 1) with i = lane / 4, j = 2 (lane % 4).
 template <class A, class B> EVO_DEVICE void multiply(float (&d)[4], A a, B b) {
     const int i = threadIdx.x % 32 / 4, j = 2 * (threadIdx.x % 4);
     const unsigned left[4] = {word(a(i, j), a(i, j + 1)), word(a(i + 8, j), a(i + 8, j + 1)),
                               word(a(i, j + 8), a(i, j + 9)), word(a(i + 8, j + 8), a(i + 8, j + 9))};
-    tensor_core(d, left, word(b(j, i), b(j + 1, i)), word(b(j + 8, i), b(j + 9, i)));
+    evo_mma<evo_bf16>(d, left, word(b(j, i), b(j + 1, i)), word(b(j + 8, i), b(j + 9, i)));
 }
 
 // One warp: calls use(i, j, element) for the elements of A B, all [16, 16] of fp16, rounded to fp16.
@@ -98,7 +75,7 @@ template <class Use> EVO_DEVICE void multiply_half(const Bits (*a)[16], const Bi
     unsigned d[2][2];
 #pragma unroll
     for (int n = 0; n < 2; ++n)
-        tensor_core_half(d[n], left, word(b[j][8 * n + i], b[j + 1][8 * n + i]), word(b[j + 8][8 * n + i], b[j + 9][8 * n + i]));
+        evo_mma_half(d[n], left, word(b[j][8 * n + i], b[j + 1][8 * n + i]), word(b[j + 8][8 * n + i], b[j + 9][8 * n + i]));
     __syncwarp();  // a and b have been read
 #pragma unroll
     for (int part = 0; part < 8; ++part)
@@ -156,7 +133,7 @@ EVO_DEVICE void normalise(Bits (&row)[128], const evo_bf16* from, bool there) {
         values[i] = there ? evo_float(from[first + i]) : 0.0f;
         sum = fmaf(values[i], values[i], sum);
     }
-    const float root = root_inverse(evo_sum<16>(sum) + 1e-6f);
+    const float root = evo_rsqrt(evo_sum<16>(sum) + 1e-6f);
 #pragma unroll
     for (int i = 0; i < 8; ++i) row[first + i] = bf16(values[i] * root);
 }
@@ -170,10 +147,10 @@ EVO_DEVICE void fade(Shared& at, const evo_bf16* g, long long stride, int valid,
         const float gate = i < valid ? bound * sigmoid(rate * (evo_float(g[i * stride]) + bias)) : 0.0f;
         sums[i] = sum = sum + gate;
     }
-    at.decay[channel] = exp2_fast(sum);
+    at.decay[channel] = evo_exp2(sum);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-        const Bits faded = bf16(exp2_fast(sums[i])), grown = bf16(exp2_fast(-sums[i]));
+        const Bits faded = bf16(evo_exp2(sums[i])), grown = bf16(evo_exp2(-sums[i]));
         const Bits query = at.qd[i][channel], key = at.kd[i][channel];
         at.kd[i][channel] = product(key, faded);
         at.qd[i][channel] = product(product(query, faded), bf16(scale));
@@ -232,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     const long long first = cu_seqlens ? cu_seqlens[sequence] : sequence * tokens;
     const long long last = cu_seqlens ? cu_seqlens[sequence + 1] : first + tokens;
     const long long place = (sequence * heads + head) * DIM_V * DIM_K;
-    const float rate = exp2_fast(a_log[head] * 1.4426950408889634f);
+    const float rate = evo_exp2(a_log[head] * 1.4426950408889634f);
     const float bound = (float)(lower_bound * 1.4426950408889634);  // in double
     const float bias = dt_bias[head * DIM_K + thread % DIM_K];
     for (int i = thread; i < DIM_V * DIM_K; i += 256)

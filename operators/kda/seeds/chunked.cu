@@ -44,6 +44,7 @@ pdl    = "OVERLAP"
 args   = ["factors", "v", "cu_seqlens?", "initial_state?", "out", "final_state?", "i32:H", "i32:T", "i32:N"]
 */
 #include "evo.h"
+#include "evo_mma.h"
 
 // One chunk is 16 tokens. With G the running sum of log2 decays inside it and C its last row:
 //   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = ki 2^C                              [16 tokens, 128]
@@ -61,67 +62,16 @@ constexpr int WARPS = THREADS / 32, CHAIN_WARPS = 8 / (SPLIT * TILES);
 constexpr int COLUMNS = 128 / SPLIT, ROW = 2 * COLUMNS + 16;  // bytes of a row of v or out, padded
 constexpr int STAGE = IMAGE + 16 * ROW, OUT = STAGES * STAGE, FULL = OUT + 16 * ROW, EMPTY = FULL + 8 * STAGES;
 
-EVO_DEVICE float exp2_fast(float x) { asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float root_inverse(float x) { asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float tanh_fast(float x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float sigmoid(float x) { return fmaf(0.5f, tanh_fast(0.5f * x), 0.5f); }
+EVO_DEVICE float sigmoid(float x) { return fmaf(0.5f, evo_tanh(0.5f * x), 0.5f); }
 EVO_DEVICE float low(unsigned word) { return __uint_as_float(word << 16); }
 EVO_DEVICE float high(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
 EVO_DEVICE unsigned pack(float a, float b) { return evo_pack2<evo_bf16>(a, b); }
 EVO_DEVICE unsigned pack_half(float a, float b) { return evo_pack2<evo_fp16>(a, b); }
-EVO_DEVICE unsigned product2(unsigned a, unsigned b) { asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
-EVO_DEVICE unsigned sum2(unsigned a, unsigned b) { asm("add.rn.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
-EVO_DEVICE unsigned difference2(unsigned a, unsigned b) { asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
-EVO_DEVICE unsigned product_half2(unsigned a, unsigned b) { asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
-EVO_DEVICE unsigned sum_half2(unsigned a, unsigned b) { asm("add.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b)); return a; }
-
-EVO_DEVICE unsigned load_word(unsigned at) {
-    unsigned word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
-    return word;
-}
-EVO_DEVICE float2 load_pair(unsigned at) {
-    float2 pair;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
-    return pair;
-}
-EVO_DEVICE void store_word(unsigned at, unsigned word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
-}
-EVO_DEVICE void store_half(unsigned at, evo_bf16 value) {
-    asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"(value.bits) : "memory");
-}
-EVO_DEVICE void store_pair(unsigned at, float2 pair) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(pair.x), "f"(pair.y) : "memory");
-}
-// Four 8x8 matrices of 16-bit elements, transposed; lane l gives the address of row l % 8 of matrix l / 8.
-EVO_DEVICE void load_transposed(unsigned (&m)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void store_transposed(unsigned at, const unsigned (&m)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(m[0]), "r"(m[1]),
-                 "r"(m[2]), "r"(m[3]) : "memory");
-}
-EVO_DEVICE unsigned transposed(unsigned word) {
-    unsigned result;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
-    return result;
-}
-// d [16, 8] += a [16, 16] b [16, 8] of bf16 by one warp.
-EVO_DEVICE void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 // d [16, 16] = a [16, 16] b [16, 16] of fp16, rounded to fp16; all as the words of an operand a.
 EVO_DEVICE void multiply_half(unsigned (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4]) {
 #pragma unroll
     for (int n = 0; n < 4; n += 2)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%8, %8};"
-                     : "=r"(d[n]), "=r"(d[n + 1])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[n]), "r"(b[n + 1]), "r"(0));
+        evo_mma_half(d + n, a, b[n], b[n + 1]);
 }
 
 // Lane's four words of rows 16 by 16 channels of a factor, as the first operand of a product.
@@ -183,7 +133,7 @@ EVO_DEVICE void normalise(unsigned base, const unsigned char* q, const unsigned 
             evo_words<evo_bf16>::unpack(raw[pass][which], values);
 #pragma unroll
             for (int i = 0; i < 8; ++i) sum = fmaf(values[i], values[i], sum);
-            const float root = root_inverse(evo_sum<16>(sum) + 1e-6f);
+            const float root = evo_rsqrt(evo_sum<16>(sum) + 1e-6f);
 #pragma unroll
             for (int i = 0; i < 8; ++i) values[i] *= root;
             evo_words<evo_bf16>::pack(values, raw[pass][which]);
@@ -201,8 +151,8 @@ EVO_DEVICE void fade(unsigned at, unsigned inverted, const unsigned (&raw)[4], f
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
         const int token = 4 * part + j;
-        query[j] = load_word(at + QD + place(token) + 4 * pair);
-        key[j] = load_word(at + KD + place(token) + 4 * pair);
+        query[j] = evo_shared_load_word(at + QD + place(token) + 4 * pair);
+        key[j] = evo_shared_load_word(at + KD + place(token) + 4 * pair);
         gate[j].x = token < valid ? bound * sigmoid(rate * (low(raw[j]) + bias.x)) : 0.0f;
         gate[j].y = token < valid ? bound * sigmoid(rate * (high(raw[j]) + bias.y)) : 0.0f;
     }
@@ -216,26 +166,26 @@ EVO_DEVICE void fade(unsigned at, unsigned inverted, const unsigned (&raw)[4], f
         const float x = __shfl_up_sync(~0u, sum[3].x, 8), y = __shfl_up_sync(~0u, sum[3].y, 8);
         if (part > 0) before = {x, y};
     }
-    const float2 decay = {exp2_fast(__shfl_sync(~0u, sum[3].x, 24 + pair)), exp2_fast(__shfl_sync(~0u, sum[3].y, 24 + pair))};
+    const float2 decay = {evo_exp2(__shfl_sync(~0u, sum[3].x, 24 + pair)), evo_exp2(__shfl_sync(~0u, sum[3].y, 24 + pair))};
     __syncwarp();  // the rows have been read
-    if (part == 0) store_pair(at + DECAY + 8 * pair, decay);
+    if (part == 0) evo_shared_store_pair(at + DECAY + 8 * pair, decay);
     const unsigned left = pack(decay.x, decay.y), scales = pack(scale, scale);
     const unsigned word = (pair % 4) * 16 + (part / 2) * 8 + pair / 4 * 4 + part % 2 * 256;
     unsigned restored[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-        const unsigned faded = pack(exp2_fast(sum[j].x), exp2_fast(sum[j].y));
-        const unsigned grown = product2(key[j], pack(exp2_fast(-sum[j].x), exp2_fast(-sum[j].y)));
-        store_word(at + KD + word + 64 * j, product2(key[j], faded));
-        store_word(at + QD + word + 64 * j, product2(product2(query[j], faded), scales));
-        store_word(inverted + word + 64 * j, grown);
-        restored[j] = product2(grown, left);
+        const unsigned faded = pack(evo_exp2(sum[j].x), evo_exp2(sum[j].y));
+        const unsigned grown = evo_mul2<evo_bf16>(key[j], pack(evo_exp2(-sum[j].x), evo_exp2(-sum[j].y)));
+        evo_shared_store_word(at + KD + word + 64 * j, evo_mul2<evo_bf16>(key[j], faded));
+        evo_shared_store_word(at + QD + word + 64 * j, evo_mul2<evo_bf16>(evo_mul2<evo_bf16>(query[j], faded), scales));
+        evo_shared_store_word(inverted + word + 64 * j, grown);
+        restored[j] = evo_mul2<evo_bf16>(grown, left);
     }
     const unsigned turned = at + KR + (pair % 4) * 128 + part % 2 * 32 + pair / 4 * 8 + part / 2 * 4;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        store_word(turned + 16 * j, __byte_perm(restored[2 * j], restored[2 * j + 1], 0x5410));
-        store_word(turned + 16 * j + 64, __byte_perm(restored[2 * j], restored[2 * j + 1], 0x7632));
+        evo_shared_store_word(turned + 16 * j, __byte_perm(restored[2 * j], restored[2 * j + 1], 0x5410));
+        evo_shared_store_word(turned + 16 * j + 64, __byte_perm(restored[2 * j], restored[2 * j + 1], 0x7632));
     }
 }
 
@@ -248,8 +198,8 @@ EVO_DEVICE void multiply_rows(float (&d)[2][4], unsigned left, unsigned inverted
         unsigned a[4], b[4];
         load_rows(a, left + step * STEP + lane * 16);
         evo_shared_load(inverted + step * 512 + lane * 16, b);
-        multiply(d[0], a, b[0], b[1]);
-        multiply(d[1], a, b[2], b[3]);
+        evo_mma<evo_bf16>(d[0], a, b[0], b[1]);
+        evo_mma<evo_bf16>(d[1], a, b[2], b[3]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -267,16 +217,16 @@ EVO_DEVICE void invert(unsigned (&total)[4], unsigned (&power)[4]) {
         total[i] = power[i] ^ 0x80008000u;
         if (i % 3 == 0 && row == column) total[i] = (total[i] & 0xffff0000u) | 0x3c00u;
         if (i % 3 == 0 && row == column + 1) total[i] = (total[i] & 0xffffu) | 0x3c000000u;
-        turned[i] = transposed(power[i]);
+        turned[i] = evo_tile_transpose(power[i]);
     }
 #pragma unroll
     for (int round = 0; round < 3; ++round) {
         multiply_half(next, power, turned);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) turned[i] = transposed(power[i] = next[i]);
+        for (int i = 0; i < 4; ++i) turned[i] = evo_tile_transpose(power[i] = next[i]);
         multiply_half(next, total, turned);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) total[i] = sum_half2(total[i], next[i]);
+        for (int i = 0; i < 4; ++i) total[i] = evo_add2<evo_fp16>(total[i], next[i]);
     }
 }
 
@@ -307,12 +257,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             raw[turn][j] = token < mine.valid ? *(const unsigned*)(g + origin + token * stride + 2 * channel) : 0;
         }
     }
-    const float rate = exp2_fast(a_log[head] * 1.4426950408889634f);
+    const float rate = evo_exp2(a_log[head] * 1.4426950408889634f);
     const float bound = (float)(lower_bound * 1.4426950408889634);  // in double
     if (thread < 16) {
         const float weight = thread < mine.valid ? sigmoid(evo_float(beta[(mine.first + thread) * heads + head])) : 0.0f;
         evo_shared_store(weights + 4 * thread, weight);
-        store_half(base + WEIGHTS + 2 * thread, evo_cast<evo_bf16>(weight));
+        evo_shared_store_half(base + WEIGHTS + 2 * thread, evo_cast<evo_bf16>(weight));
     }
     normalise(base, q + origin, k + origin, stride, mine.valid);
     __syncthreads();
@@ -334,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             unsigned power[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                power[i] = product_half2(pack_half(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]), rows[i % 2]);
+                power[i] = evo_mul2<evo_fp16>(pack_half(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]), rows[i % 2]);
             invert(words, power);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -456,19 +406,19 @@ extern "C" __global__ void __launch_bounds__(32 * (CHAIN_WARPS + 1))
             evo_shared_load(words + step * STEP + QD, qd);
 #pragma unroll
             for (int i = 0; i < TILES * 2; ++i) {
-                multiply(seen[i / 2][i % 2], state[i / 2][step], kd[i % 2 * 2], kd[i % 2 * 2 + 1]);
-                multiply(read[i / 2][i % 2], state[i / 2][step], qd[i % 2 * 2], qd[i % 2 * 2 + 1]);
+                evo_mma<evo_bf16>(seen[i / 2][i % 2], state[i / 2][step], kd[i % 2 * 2], kd[i % 2 * 2 + 1]);
+                evo_mma<evo_bf16>(read[i / 2][i % 2], state[i / 2][step], qd[i % 2 * 2], qd[i % 2 * 2 + 1]);
             }
         }
         unsigned inverse[4], masked[4], update[TILES][4];
         evo_shared_load(words + INVERSE, inverse);
         evo_shared_load(words + MASKED, masked);
-        const unsigned weight[2] = {load_word(at + WEIGHTS + lane % 4 * 4), load_word(at + WEIGHTS + 16 + lane % 4 * 4)};
+        const unsigned weight[2] = {evo_shared_load_word(at + WEIGHTS + lane % 4 * 4), evo_shared_load_word(at + WEIGHTS + 16 + lane % 4 * 4)};
 #pragma unroll
         for (int m = 0; m < TILES; ++m) {
             unsigned change[4];
             float d[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-            load_transposed(change, at + IMAGE + crossed + 32 * m);
+            evo_tiles_load_transposed(at + IMAGE + crossed + 32 * m, change);
             if (valid < 16) {  // rows that were not brought
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -479,10 +429,10 @@ extern "C" __global__ void __launch_bounds__(32 * (CHAIN_WARPS + 1))
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const float* some = seen[m][i / 2] + i % 2 * 2;
-                change[i] = product2(difference2(change[i], pack(some[0], some[1])), weight[i / 2]);
+                change[i] = evo_mul2<evo_bf16>(evo_sub2<evo_bf16>(change[i], pack(some[0], some[1])), weight[i / 2]);
             }
-            multiply(d[0], change, inverse[0], inverse[1]);
-            multiply(d[1], change, inverse[2], inverse[3]);
+            evo_mma<evo_bf16>(d[0], change, inverse[0], inverse[1]);
+            evo_mma<evo_bf16>(d[1], change, inverse[2], inverse[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) update[m][i] = pack(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]);
         }
@@ -490,14 +440,14 @@ extern "C" __global__ void __launch_bounds__(32 * (CHAIN_WARPS + 1))
         for (int m = 0; m < TILES; ++m) {
             float d[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
             unsigned result[4];
-            multiply(d[0], update[m], masked[0], masked[1]);
-            multiply(d[1], update[m], masked[2], masked[3]);
+            evo_mma<evo_bf16>(d[0], update[m], masked[0], masked[1]);
+            evo_mma<evo_bf16>(d[1], update[m], masked[2], masked[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const float* some = read[m][i / 2] + i % 2 * 2;
-                result[i] = sum2(pack(some[0], some[1]), pack(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]));
+                result[i] = evo_add2<evo_bf16>(pack(some[0], some[1]), pack(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]));
             }
-            store_transposed(base + OUT + crossed + 32 * m, result);
+            evo_tiles_store_transposed(base + OUT + crossed + 32 * m, result);
         }
 #pragma unroll
         for (int step = 0; step < 8; ++step) {
@@ -505,11 +455,11 @@ extern "C" __global__ void __launch_bounds__(32 * (CHAIN_WARPS + 1))
             evo_shared_load(words + step * STEP + KR, kr);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float2 decay = load_pair(at + step * STEP + DECAY + half * 32 + lane % 4 * 8);
+                const float2 decay = evo_shared_load_pair(at + step * STEP + DECAY + half * 32 + lane % 4 * 8);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) {
                     float d[4] = {0, 0, 0, 0};
-                    multiply(d, update[m], kr[2 * half], kr[2 * half + 1]);
+                    evo_mma<evo_bf16>(d, update[m], kr[2 * half], kr[2 * half + 1]);
 #pragma unroll
                     for (int row = 0; row < 2; ++row) {
                         unsigned& word = state[m][step][2 * half + row];

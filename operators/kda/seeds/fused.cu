@@ -43,6 +43,7 @@ args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initia
           "i32:H", "i32:T", "i32:N", "i32:1", "scale", "lower_bound"]
 */
 #include "evo.h"
+#include "evo_mma.h"
 
 // One chunk is 16 tokens. With G the running sum of log2 decays inside it and C its last row:
 //   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = kh 2^(C - G)                        [16 tokens, 128]
@@ -62,105 +63,9 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-EVO_DEVICE float exp2_fast(float x) { asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float reciprocal(float x) { asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float root_inverse(float x) { asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 EVO_DEVICE float low(unsigned word) { return __uint_as_float(word << 16); }
 EVO_DEVICE float high(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
 EVO_DEVICE unsigned pack(float a, float b) { return evo_pack2<evo_bf16>(a, b); }
-
-EVO_DEVICE unsigned load_word(unsigned at) {
-    unsigned word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
-    return word;
-}
-EVO_DEVICE float2 load_pair(unsigned at) {
-    float2 pair;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
-    return pair;
-}
-EVO_DEVICE void load_words(unsigned (&words)[4], unsigned at) {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void store_word(unsigned at, unsigned word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
-}
-EVO_DEVICE void store_pair(unsigned at, float a, float b) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(a), "f"(b) : "memory");
-}
-
-// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-EVO_DEVICE void load_matrices(unsigned (&m)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void load_transposed(unsigned (&m)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void store_transposed(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b),
-                 "r"(c), "r"(d) : "memory");
-}
-
-// d [16, 8] += a [16, 16] b [16, 8] by one warp.
-EVO_DEVICE void product_warp(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// d [64, 16] or [64, 128] <- (keep ? d : 0) + SIGN a [64, 16] b, by the warpgroup, in flight until waited for.
-template <int SIGN> EVO_DEVICE void product16(float* d, const unsigned (&a)[4], unsigned long long b, int keep) {
-    asm volatile(
-        "{ .reg .pred keep; setp.ne.b32 keep, %13, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, keep, %14, 1, 0; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-          "+f"(d[6]), "+f"(d[7])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(SIGN));
-}
-
-template <int SIGN> EVO_DEVICE void product128(float* d, const unsigned (&a)[4], unsigned long long b, int keep) {
-    asm volatile(
-        "{ .reg .pred keep; setp.ne.b32 keep, %69, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, keep, %70, 1, 1; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(SIGN));
-}
-EVO_DEVICE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-EVO_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> EVO_DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-EVO_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Tells the compiler that these registers may have changed: they are not moved across a wait.
-template <int COUNT> EVO_DEVICE void touch(float (&d)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// An operand without swizzle: byte offsets between core matrices along K and along the other axis.
-EVO_DEVICE unsigned long long operand(unsigned at, int along_k, int across) {
-    return (unsigned long long)(across >> 4) << 32 | ((at >> 4) + (along_k >> 4 << 16));
-}
 
 // log2 of a token's decay in one channel, from rate * (g + bias) * log2(e).
 EVO_DEVICE float gate_log2(float x, float bound_log2) {
@@ -169,7 +74,7 @@ EVO_DEVICE float gate_log2(float x, float bound_log2) {
         asm("tanh.approx.f32 %0, %0;" : "+f"(t));
         return bound_log2 * fmaf(0.5f, t, 0.5f);
     }
-    return bound_log2 * reciprocal(1.0f + exp2_fast(-x));
+    return bound_log2 * evo_reciprocal(1.0f + evo_exp2(-x));
 }
 
 struct Sequence {
@@ -251,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     const long long origin = mine.first * stride + head * 256;
     const int chunks = (mine.tokens + 15) / 16;
     const int begin = mine.segment * SEGMENT, end = again ? chunks : min(chunks, begin + SEGMENT), start = max(0, begin - EARLY);
-    const float rate = exp2_fast(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
+    const float rate = evo_exp2(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
 
     // --- raw rows of a chunk: 16 x 256 bytes of each tensor, zero past the end
     const auto fetch = [&](int chunk) {
@@ -264,11 +169,10 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 const bool there = chunk * 16 + row < mine.tokens;
                 const unsigned char* from = tensor + origin + (there ? (chunk * 16LL + row) * stride : 0) + piece * 16;
                 const unsigned at = to + (which == 3 ? V_RAW + row * GROUP : which * 4096 + row * 256) + piece * 16;
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
-                             : "memory");
+                evo_async_load(at, from, there);
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        evo_async_commit();
     };
 
     // --- the state: S^T rows 64 m + 16 warp + lane / 4 (+ 8), columns 8 j + 2 (lane % 4) (+ 1)
@@ -298,9 +202,9 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
     const auto begin_chunk = [&](int chunk) {
         const unsigned raw = base + (chunk - start) % STAGES * RAW;
         const int valid = mine.tokens - chunk * 16;  // tokens of this chunk, if below 16
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        evo_async_wait<STAGES - 1>();
         if (thread < 16) {
-            const float weight = reciprocal(1.0f + exp2_fast(-LOG2E * evo_float(logit)));
+            const float weight = evo_reciprocal(1.0f + evo_exp2(-LOG2E * evo_float(logit)));
             evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? weight : 0.0f);
         }
         logit = fetch_beta(chunk + 1);
@@ -309,8 +213,8 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             unsigned a[4], b[4];
-            load_words(a, raw + Q_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
-            load_words(b, raw + K_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16);
+            evo_shared_load(raw + Q_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16, a);
+            evo_shared_load(raw + K_RAW + thread / 8 * 256 + i * 128 + thread % 8 * 16, b);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 queries = fmaf(low(a[j]), low(a[j]), fmaf(high(a[j]), high(a[j]), queries));
@@ -320,17 +224,17 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
         queries = evo_sum<8>(queries);
         keys = evo_sum<8>(keys);
         if (thread % 8 == 0) {
-            evo_shared_store(base + Q_NORM + thread / 2, scale * root_inverse(queries + 1e-6f));
-            evo_shared_store(base + K_NORM + thread / 2, root_inverse(keys + 1e-6f));
+            evo_shared_store(base + Q_NORM + thread / 2, scale * evo_rsqrt(queries + 1e-6f));
+            evo_shared_store(base + K_NORM + thread / 2, evo_rsqrt(keys + 1e-6f));
         }
         float2 total = {0.0f, 0.0f};
 #pragma unroll 4
         for (int i = 0; i < 8; ++i) {
-            const unsigned word = load_word(raw + G_RAW + (half * 8 + i) * 256 + pair * 4);
+            const unsigned word = evo_shared_load_word(raw + G_RAW + (half * 8 + i) * 256 + pair * 4);
             const bool there = half * 8 + i < valid;
             total.x += there ? gate_log2(fmaf(low(word), rate, bias.x), bound_log2) : 0.0f;
             total.y += there ? gate_log2(fmaf(high(word), rate, bias.y), bound_log2) : 0.0f;
-            store_pair(base + SUMS + (half * 8 + i) * 512 + pair * 8, total.x, total.y);
+            evo_shared_store_pair(base + SUMS + (half * 8 + i) * 512 + pair * 8, {total.x, total.y});
         }
     };
 
@@ -344,28 +248,28 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
         const int valid = mine.tokens - chunk * 16;
         // --- factors
         {
-            const float2 before = load_pair(base + SUMS + 7 * 512 + pair * 8), after = load_pair(base + SUMS + 15 * 512 + pair * 8);
-            const float2 fade = {exp2_fast(before.x + after.x), exp2_fast(before.y + after.y)};
-            if (half == 0) store_pair(base + DECAY + pair * 8, fade.x, fade.y);
+            const float2 before = evo_shared_load_pair(base + SUMS + 7 * 512 + pair * 8), after = evo_shared_load_pair(base + SUMS + 15 * 512 + pair * 8);
+            const float2 fade = {evo_exp2(before.x + after.x), evo_exp2(before.y + after.y)};
+            if (half == 0) evo_shared_store_pair(base + DECAY + pair * 8, {fade.x, fade.y});
             unsigned norms[2][8];  // of the eight tokens' queries and keys
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                load_words(*(unsigned(*)[4])(norms[i / 2] + i % 2 * 4), base + (i / 2 ? K_NORM : Q_NORM) + 32 * half + i % 2 * 16);
+                evo_shared_load(base + (i / 2 ? K_NORM : Q_NORM) + 32 * half + i % 2 * 16, *(unsigned(*)[4])(norms[i / 2] + i % 2 * 4));
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const int token = half * 8 + i;
-                const float2 sum = load_pair(base + SUMS + token * 512 + pair * 8);
+                const float2 sum = evo_shared_load_pair(base + SUMS + token * 512 + pair * 8);
                 const float x = sum.x + (half ? before.x : 0.0f), y = sum.y + (half ? before.y : 0.0f);
-                const float2 grown = {exp2_fast(-x), exp2_fast(-y)}, faded = {exp2_fast(x), exp2_fast(y)};
+                const float2 grown = {evo_exp2(-x), evo_exp2(-y)}, faded = {evo_exp2(x), evo_exp2(y)};
                 const float query = __uint_as_float(norms[0][i]), key = __uint_as_float(norms[1][i]);
-                const unsigned a = load_word(raw + Q_RAW + token * 256 + pair * 4);
-                const unsigned b = load_word(raw + K_RAW + token * 256 + pair * 4);
+                const unsigned a = evo_shared_load_word(raw + Q_RAW + token * 256 + pair * 4);
+                const unsigned b = evo_shared_load_word(raw + K_RAW + token * 256 + pair * 4);
                 const float2 qh = {low(a) * query, high(a) * query}, kh = {low(b) * key, high(b) * key};
                 const float2 inverse = {kh.x * grown.x, kh.y * grown.y};
-                store_word(factor + KD + 16 * i, pack(kh.x * faded.x, kh.y * faded.y));
-                store_word(factor + QD + 16 * i, pack(qh.x * faded.x, qh.y * faded.y));
-                store_word(factor + KI + 16 * i, pack(inverse.x, inverse.y));
-                store_word(factor + KR + 16 * i, pack(inverse.x * fade.x, inverse.y * fade.y));
+                evo_shared_store_word(factor + KD + 16 * i, pack(kh.x * faded.x, kh.y * faded.y));
+                evo_shared_store_word(factor + QD + 16 * i, pack(qh.x * faded.x, qh.y * faded.y));
+                evo_shared_store_word(factor + KI + 16 * i, pack(inverse.x, inverse.y));
+                evo_shared_store_word(factor + KR + 16 * i, pack(inverse.x * fade.x, inverse.y * fade.y));
             }
         }
         __syncthreads();
@@ -377,11 +281,11 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
 #pragma unroll
             for (int step = 0; step < 8; step += 2) {
                 unsigned x[4], y[4], b[4];
-                load_matrices(x, left + 2 * GROUP * step);
-                load_matrices(y, left + 2 * GROUP * step + 2 * GROUP);
-                load_matrices(b, right + 2 * GROUP * step);
-                product_warp(d, x, b[0], b[1]);
-                product_warp(e, y, b[2], b[3]);
+                evo_tiles_load(left + 2 * GROUP * step, x);
+                evo_tiles_load(left + 2 * GROUP * step + 2 * GROUP, y);
+                evo_tiles_load(right + 2 * GROUP * step, b);
+                evo_mma<evo_bf16>(d, x, b[0], b[1]);
+                evo_mma<evo_bf16>(e, y, b[2], b[3]);
             }
             const int i = lane / 4, j = 8 * (warp % 2) + column;
 #pragma unroll
@@ -395,8 +299,8 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 }
             } else {
                 const unsigned at = base + M_AT + warp % 2 * GROUP + i * 16 + lane % 4 * 4;
-                store_word(at, pack(j <= i ? d[0] : 0.0f, j + 1 <= i ? d[1] : 0.0f));
-                store_word(at + 128, pack(j <= i + 8 ? d[2] : 0.0f, j + 1 <= i + 8 ? d[3] : 0.0f));
+                evo_shared_store_word(at, pack(j <= i ? d[0] : 0.0f, j + 1 <= i ? d[1] : 0.0f));
+                evo_shared_store_word(at + 128, pack(j <= i + 8 ? d[2] : 0.0f, j + 1 <= i + 8 ? d[3] : 0.0f));
             }
         }
         __syncthreads();
@@ -410,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
 #pragma unroll
                 for (int group = (m + 1) / 4; group < 4; ++group) {
                     unsigned words[4];
-                    load_words(words, base + L_AT + 64 * m + 16 * group);
+                    evo_shared_load(base + L_AT + 64 * m + 16 * group, words);
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
                         if (4 * group + i > m) x[4 * group + i] = fmaf(-__uint_as_float(words[i]), x[m], x[4 * group + i]);
@@ -420,8 +324,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
             if (lane < 16) {
 #pragma unroll
                 for (int i = 0; i < 16; ++i) {
-                    const evo_bf16 entry = evo_cast<evo_bf16>(x[i] * weight);
-                    asm volatile("st.shared.b16 [%0], %1;" ::"r"(base + W_AT + W_ROW * i + 2 * lane), "h"(entry.bits) : "memory");
+                    evo_shared_store_half(base + W_AT + W_ROW * i + 2 * lane, evo_cast<evo_bf16>(x[i] * weight));
                 }
             }
         }
@@ -430,34 +333,34 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
         float update[2][16];  // [0..7] U^T, [8..15] out^T: columns 8 j + 2 (lane % 4), rows as the state's
         {
             const unsigned w_at = base + W_AT + lane / 4 * W_ROW + lane % 4 * 4;
-            const unsigned w[4] = {load_word(w_at), load_word(w_at + 8 * W_ROW), load_word(w_at + 16),
-                                   load_word(w_at + 8 * W_ROW + 16)};
+            const unsigned w[4] = {evo_shared_load_word(w_at), evo_shared_load_word(w_at + 8 * W_ROW), evo_shared_load_word(w_at + 16),
+                                   evo_shared_load_word(w_at + 8 * W_ROW + 16)};
 #pragma unroll
             for (int two = 0; two < 2; ++two) {
                 const unsigned group = base + KD + (4 * warp + 2 * two) * GROUP;
                 unsigned b[4];
                 float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-                load_transposed(b, group + (lane >> 3 & 1) * 128 + (lane >> 4) * GROUP + (lane & 7) * 16);
-                product_warp(d, w, b[0], b[1]);
-                product_warp(d + 4, w, b[2], b[3]);
+                evo_tiles_load_transposed(group + (lane >> 3 & 1) * 128 + (lane >> 4) * GROUP + (lane & 7) * 16, b);
+                evo_mma<evo_bf16>(d, w, b[0], b[1]);
+                evo_mma<evo_bf16>(d + 4, w, b[2], b[3]);
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const unsigned at = group + i * GROUP + lane / 4 * 16 + lane % 4 * 4;
-                    store_word(at, pack(d[4 * i], d[4 * i + 1]));
-                    store_word(at + 128, pack(d[4 * i + 2], d[4 * i + 3]));
+                    evo_shared_store_word(at, pack(d[4 * i], d[4 * i + 1]));
+                    evo_shared_store_word(at + 128, pack(d[4 * i + 2], d[4 * i + 3]));
                 }
             }
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
                 unsigned a[4];
-                load_transposed(a, raw + V_RAW + v_rows + 128 * m);
+                evo_tiles_load_transposed(raw + V_RAW + v_rows + 128 * m, a);
 #pragma unroll
                 for (int i = 0; i < 16; ++i) update[m][i] = 0.0f;
-                product_warp(update[m], a, w[0], w[2]);
-                product_warp(update[m] + 4, a, w[1], w[3]);
+                evo_mma<evo_bf16>(update[m], a, w[0], w[2]);
+                evo_mma<evo_bf16>(update[m] + 4, a, w[1], w[3]);
             }
         }
-        proxy_fence();
+        evo_copy_fence();
         __syncthreads();
         fetch(chunk + STAGES);  // nobody reads this chunk's raw rows any more
 
@@ -473,27 +376,27 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
 #pragma unroll
             for (int i = 0; i < 16; ++i) EVO_STORE4("st.global.v4.b32", to + 2048 * i, a[i / 8][i % 8]);
         }
-        touch(update[0]);
-        touch(update[1]);
-        products_fence();
+        evo_touch(update[0]);
+        evo_touch(update[1]);
+        evo_wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 8; ++step) {
-            product16<-1>(update[0], a[0][step], operand(base + KD + 2 * GROUP * step, GROUP, 128), 1);
-            product16<-1>(update[1], a[1][step], operand(base + KD + 2 * GROUP * step, GROUP, 128), 1);
+            evo_wgmma<16, -1>(update[0], a[0][step], evo_wgmma_operand(base + KD + 2 * GROUP * step, GROUP, 128));
+            evo_wgmma<16, -1>(update[1], a[1][step], evo_wgmma_operand(base + KD + 2 * GROUP * step, GROUP, 128));
         }
-        products_commit();
+        evo_wgmma_commit();
 #pragma unroll
         for (int step = 0; step < 8; ++step) {
-            product16<1>(update[0] + 8, a[0][step], operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
-            product16<1>(update[1] + 8, a[1][step], operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
+            evo_wgmma<16>(update[0] + 8, a[0][step], evo_wgmma_operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
+            evo_wgmma<16>(update[1] + 8, a[1][step], evo_wgmma_operand(base + QD + 2 * GROUP * step, GROUP, 128), step > 0);
         }
-        products_commit();
-        products_wait<2>();  // waits for nothing; tells ptxas that the state is not in flight
-        touch(state[0]);
-        touch(state[1]);
+        evo_wgmma_commit();
+        evo_wgmma_wait<2>();  // waits for nothing; tells ptxas that the state is not in flight
+        evo_touch(state[0]);
+        evo_touch(state[1]);
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
-            const float2 fade = load_pair(base + DECAY + 4 * (8 * j + column));
+            const float2 fade = evo_shared_load_pair(base + DECAY + 4 * (8 * j + column));
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
                 state[m][4 * j] *= fade.x;
@@ -502,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 state[m][4 * j + 3] *= fade.y;
             }
         }
-        products_wait<1>();
+        evo_wgmma_wait<1>();
         unsigned u[2][4];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -511,33 +414,32 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
 #pragma unroll
             for (int i = 0; i < 4; ++i) u[m][i] = pack(update[m][2 * i], update[m][2 * i + 1]);
         }
-        touch(state[0]);
-        touch(state[1]);
-        products_fence();
-        product16<1>(update[0] + 8, u[0], operand(base + M_AT, GROUP, 128), 1);
-        product16<1>(update[1] + 8, u[1], operand(base + M_AT, GROUP, 128), 1);
-        product128<1>(state[0], u[0], operand(base + KR, 128, GROUP), 1);
-        product128<1>(state[1], u[1], operand(base + KR, 128, GROUP), 1);
-        products_commit();
+        evo_touch(state[0]);
+        evo_touch(state[1]);
+        evo_wgmma_fence();
+        evo_wgmma<16>(update[0] + 8, u[0], evo_wgmma_operand(base + M_AT, GROUP, 128));
+        evo_wgmma<16>(update[1] + 8, u[1], evo_wgmma_operand(base + M_AT, GROUP, 128));
+        evo_wgmma<128, 1, true>(state[0], u[0], evo_wgmma_operand(base + KR, 128, GROUP));
+        evo_wgmma<128, 1, true>(state[1], u[1], evo_wgmma_operand(base + KR, 128, GROUP));
+        evo_wgmma_commit();
         if (chunk + 1 < end) begin_chunk(chunk + 1);
-        products_wait<0>();
-        touch(state[0]);
-        touch(state[1]);
-        touch(update[0]);
-        touch(update[1]);
+        evo_wgmma_wait<0>();
+        evo_touch(state[0]);
+        evo_touch(state[1]);
+        evo_touch(update[0]);
+        evo_touch(update[1]);
 
         // --- out: transposed through shared memory, 16 bytes a thread
         if (chunk >= begin) {
 #pragma unroll
             for (int m = 0; m < 2; ++m)
-                store_transposed(base + OUT + v_rows + 128 * m, pack(update[m][8], update[m][9]), pack(update[m][10], update[m][11]),
-                                 pack(update[m][12], update[m][13]), pack(update[m][14], update[m][15]));
+                evo_tiles_store_transposed(base + OUT + v_rows + 128 * m, {pack(update[m][8], update[m][9]), pack(update[m][10], update[m][11]), pack(update[m][12], update[m][13]), pack(update[m][14], update[m][15])});
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int token = i * 8 + thread / 16;
                 unsigned words[4];
-                load_words(words, base + OUT + token * GROUP + thread % 16 * 16);
+                evo_shared_load(base + OUT + token * GROUP + thread % 16 * 16, words);
                 if (token < valid) EVO_STORE4(STORE, out + origin + (chunk * 16LL + token) * stride + thread % 16 * 16, words);
             }
         } else {

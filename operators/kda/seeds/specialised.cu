@@ -43,6 +43,7 @@ args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initia
           "i32:H", "i32:T", "i32:N", "i32:1", "scale", "lower_bound"]
 */
 #include "evo.h"
+#include "evo_mma.h"
 
 // One chunk is 16 tokens. With G the running sum of log2 decays inside it and C its last row:
 //   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = kh 2^(C - G)                        [16 tokens, 128]
@@ -63,129 +64,9 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-EVO_DEVICE float exp2_fast(float x) { asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float reciprocal(float x) { asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
-EVO_DEVICE float root_inverse(float x) { asm("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 EVO_DEVICE float low(unsigned word) { return __uint_as_float(word << 16); }
 EVO_DEVICE float high(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
 EVO_DEVICE unsigned pack(float a, float b) { return evo_pack2<evo_bf16>(a, b); }
-
-EVO_DEVICE unsigned times(unsigned a, unsigned b) {  // two bf16 products
-    unsigned product;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-}
-
-EVO_DEVICE unsigned load_word(unsigned at) {
-    unsigned word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
-    return word;
-}
-EVO_DEVICE float2 load_pair(unsigned at) {
-    float2 pair;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
-    return pair;
-}
-EVO_DEVICE void load_words(unsigned (&words)[4], unsigned at) {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void store_word(unsigned at, unsigned word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
-}
-EVO_DEVICE void store_pair(unsigned at, float a, float b) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(a), "f"(b) : "memory");
-}
-
-// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-EVO_DEVICE void load_matrices(unsigned (&m)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void load_transposed(unsigned (&m)[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(at) : "memory");
-}
-EVO_DEVICE void store_transposed(unsigned at, unsigned a, unsigned b, unsigned c, unsigned d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b),
-                 "r"(c), "r"(d) : "memory");
-}
-
-// d [16, 8] += a [16, 16] b [16, 8] by one warp.
-EVO_DEVICE void product_warp(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// The same in fp16; and an 8x8 matrix of 16-bit elements transposed within a warp.
-EVO_DEVICE void product_half(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-EVO_DEVICE unsigned turned(unsigned matrix) {
-    unsigned result;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
-    return result;
-}
-
-// d [64, N] <- a [64, 16] b (NEW), or more of it, by a warpgroup, in flight until waited for.
-EVO_DEVICE void product16_new(float* d, const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, 0, 1, 1, 0;"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-EVO_DEVICE void product32(float* d, const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-        "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-EVO_DEVICE void product128(float* d, const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-EVO_DEVICE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-EVO_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> EVO_DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-EVO_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Tells the compiler that these registers may have changed: they are not moved across a wait.
-template <int COUNT> EVO_DEVICE void touch(float (&d)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// An operand without swizzle: byte offsets between core matrices along K and along the other axis.
-EVO_DEVICE unsigned long long operand(unsigned at, int along_k, int across) {
-    return (unsigned long long)(across >> 4) << 32 | ((at >> 4) + (along_k >> 4 << 16));
-}
 
 // log2 of a token's decay in one channel, from rate * (g + bias) * log2(e).
 EVO_DEVICE float gate_log2(float x, float bound_log2) {
@@ -194,7 +75,7 @@ EVO_DEVICE float gate_log2(float x, float bound_log2) {
         asm("tanh.approx.f32 %0, %0;" : "+f"(t));
         return bound_log2 * fmaf(0.5f, t, 0.5f);
     }
-    return bound_log2 * reciprocal(1.0f + exp2_fast(-x));
+    return bound_log2 * evo_reciprocal(1.0f + evo_exp2(-x));
 }
 
 struct Sequence {
@@ -284,14 +165,11 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
 #pragma unroll
                 for (int which = 0; which < 4; ++which) {
                     const unsigned char* tensor = which == 0 ? job.q : which == 1 ? job.k : which == 2 ? job.g : job.v;
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                                     (which == 3 ? values : raw + which * FACTOR) + at),
-                                 "l"(tensor + from), "r"(there ? 16 : 0)
-                                 : "memory");
+                    evo_async_load((which == 3 ? values : raw + which * FACTOR) + at, tensor + from, there);
                 }
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        evo_async_commit();
     };
     const auto fetch_beta = [&](int chunk) {
         const int token = chunk * 16 + thread;
@@ -308,7 +186,7 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
         const int role = (warp + turns) % 4;        // the warps of a warpgroup take turns at what one warp does
         if (turns >= 2) evo_barrier_wait(empty + turns % 2 * 8, (turns / 2 - 1) % 2);
         fetch(chunk + PREP, turns + 1);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        evo_async_wait<1>();
         if (valid < 16) {  // a gate of minus infinity decays nothing
             const unsigned nothing[4] = {0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u};
             for (int row = thread / 16; row < 16; row += 8)
@@ -316,7 +194,7 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
         }
         evo_sync(1 + turn, 128);
         if (thread < 16) {
-            const float weight = reciprocal(1.0f + exp2_fast(-LOG2E * evo_float(logit)));
+            const float weight = evo_reciprocal(1.0f + evo_exp2(-LOG2E * evo_float(logit)));
             evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? weight : 0.0f);
         }
         logit = fetch_beta(chunk + PREP);
@@ -327,62 +205,62 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
 #pragma unroll
             for (int step = 0; step < 8; ++step) {
                 unsigned a[4];
-                load_matrices(a, rows + 32 * step);
-                product_warp(d, a, a[0], a[2]);
-                product_warp(e, a, a[1], a[3]);
+                evo_tiles_load(rows + 32 * step, a);
+                evo_mma<evo_bf16>(d, a, a[0], a[2]);
+                evo_mma<evo_bf16>(e, a, a[1], a[3]);
             }
             const int token = lane / 4;
             if (lane % 4 == token / 2) {
                 const float first = token % 2 ? d[1] : d[0], second = token % 2 ? e[3] : e[2];
                 const float factor = role == 2 ? scale : 1.0f;
                 const unsigned at = base + (role == 2 ? Q_NORM : K_NORM) + 4 * token;
-                evo_shared_store(at, factor * root_inverse(first + 1e-6f));
-                evo_shared_store(at + 32, factor * root_inverse(second + 1e-6f));
+                evo_shared_store(at, factor * evo_rsqrt(first + 1e-6f));
+                evo_shared_store(at + 32, factor * evo_rsqrt(second + 1e-6f));
             }
         }
         // --- gates
         float2 running[8], total = {0.0f, 0.0f};
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const unsigned word = load_word(raw + 2 * FACTOR + words_at + i * GROUP);
+            const unsigned word = evo_shared_load_word(raw + 2 * FACTOR + words_at + i * GROUP);
             total.x += gate_log2(fmaf(low(word), rate, bias.x), bound_log2);
             total.y += gate_log2(fmaf(high(word), rate, bias.y), bound_log2);
             running[i] = total;
         }
-        store_pair(base + SUMS + half * 512 + pair * 8, total.x, total.y);
+        evo_shared_store_pair(base + SUMS + half * 512 + pair * 8, {total.x, total.y});
         evo_sync(1 + turn, 128);
         // --- factors
         {
-            float2 before = load_pair(base + SUMS + pair * 8);
-            const float2 after = load_pair(base + SUMS + 512 + pair * 8);
-            const float2 fade = {exp2_fast(before.x + after.x), exp2_fast(before.y + after.y)};
+            float2 before = evo_shared_load_pair(base + SUMS + pair * 8);
+            const float2 after = evo_shared_load_pair(base + SUMS + 512 + pair * 8);
+            const float2 fade = {evo_exp2(before.x + after.x), evo_exp2(before.y + after.y)};
             if (half == 0) {
-                store_pair(base + slot + DECAY + pair * 8, fade.x, fade.y);
+                evo_shared_store_pair(base + slot + DECAY + pair * 8, {fade.x, fade.y});
                 before = {0.0f, 0.0f};
             }
             const unsigned whole = pack(fade.x, fade.y);
             unsigned norms[2][8];  // of the eight tokens' queries and keys
-            evo_shared_load<8>(base + Q_NORM + 32 * half, norms[0]);
-            evo_shared_load<8>(base + K_NORM + 32 * half, norms[1]);
+            evo_shared_load(base + Q_NORM + 32 * half, norms[0]);
+            evo_shared_load(base + K_NORM + 32 * half, norms[1]);
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 const float x = running[i].x + before.x, y = running[i].y + before.y;
-                const float2 grown = {exp2_fast(-x), exp2_fast(-y)}, faded = {exp2_fast(x), exp2_fast(y)};
+                const float2 grown = {evo_exp2(-x), evo_exp2(-y)}, faded = {evo_exp2(x), evo_exp2(y)};
                 const float query = __uint_as_float(norms[0][i]), key = __uint_as_float(norms[1][i]);
-                const unsigned a = load_word(raw + words_at + i * GROUP), b = load_word(raw + FACTOR + words_at + i * GROUP);
+                const unsigned a = evo_shared_load_word(raw + words_at + i * GROUP), b = evo_shared_load_word(raw + FACTOR + words_at + i * GROUP);
                 unsigned made[4];
                 if (PACKED == 2) {
-                    made[0] = times(b, pack(faded.x * -key, faded.y * -key));
-                    made[1] = times(a, pack(faded.x * query, faded.y * query));
+                    made[0] = evo_mul2<evo_bf16>(b, pack(faded.x * -key, faded.y * -key));
+                    made[1] = evo_mul2<evo_bf16>(a, pack(faded.x * query, faded.y * query));
                     const float2 inverse = {grown.x * key, grown.y * key};
-                    made[2] = times(b, pack(inverse.x, inverse.y));
-                    made[3] = times(b, pack(inverse.x * fade.x, inverse.y * fade.y));
+                    made[2] = evo_mul2<evo_bf16>(b, pack(inverse.x, inverse.y));
+                    made[3] = evo_mul2<evo_bf16>(b, pack(inverse.x * fade.x, inverse.y * fade.y));
                 } else if (PACKED) {
-                    const unsigned kh = times(b, pack(key, key)), risen = pack(faded.x, faded.y);
-                    made[0] = times(kh, risen) ^ 0x80008000u;
-                    made[1] = times(times(a, pack(query, query)), risen);
-                    made[2] = times(kh, pack(grown.x, grown.y));
-                    made[3] = times(made[2], whole);
+                    const unsigned kh = evo_mul2<evo_bf16>(b, pack(key, key)), risen = pack(faded.x, faded.y);
+                    made[0] = evo_mul2<evo_bf16>(kh, risen) ^ 0x80008000u;
+                    made[1] = evo_mul2<evo_bf16>(evo_mul2<evo_bf16>(a, pack(query, query)), risen);
+                    made[2] = evo_mul2<evo_bf16>(kh, pack(grown.x, grown.y));
+                    made[3] = evo_mul2<evo_bf16>(made[2], whole);
                 } else {
                     const float2 qh = {low(a) * query, high(a) * query}, kh = {low(b) * key, high(b) * key};
                     const float2 inverse = {kh.x * grown.x, kh.y * grown.y};
@@ -391,10 +269,10 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
                     made[2] = pack(inverse.x, inverse.y);
                     made[3] = pack(inverse.x * fade.x, inverse.y * fade.y);
                 }
-                store_word(stacked + slot + KQ + 16 * i, made[0]);
-                store_word(stacked + slot + KQ + 256 + 16 * i, made[1]);
-                store_word(factor + KI + 16 * i, made[2]);
-                store_word(factor + slot + KR + 16 * i, made[3]);
+                evo_shared_store_word(stacked + slot + KQ + 16 * i, made[0]);
+                evo_shared_store_word(stacked + slot + KQ + 256 + 16 * i, made[1]);
+                evo_shared_store_word(factor + KI + 16 * i, made[2]);
+                evo_shared_store_word(factor + slot + KR + 16 * i, made[3]);
             }
         }
         evo_sync(1 + turn, 128);
@@ -407,10 +285,10 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
 #pragma unroll
             for (int step = 0; step < 8; ++step) {
                 unsigned x[4], b[4];
-                load_matrices(x, left + 2 * PAIR * step);
-                load_matrices(b, right + 2 * GROUP * step);
-                product_warp(d, x, b[0], b[1]);
-                product_warp(d + 4, x, b[2], b[3]);
+                evo_tiles_load(left + 2 * PAIR * step, x);
+                evo_tiles_load(right + 2 * GROUP * step, b);
+                evo_mma<evo_bf16>(d, x, b[0], b[1]);
+                evo_mma<evo_bf16>(d + 4, x, b[2], b[3]);
             }
             const int i = lane / 4;
             if (role == 0) {
@@ -429,42 +307,42 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
 #pragma unroll
                     for (int part = 0; part < 4; ++part) {
                         power[part] = evo_pack2<evo_fp16>(p[2 * part], p[2 * part + 1]);
-                        b[part] = turned(power[part]);
+                        b[part] = evo_tile_transpose(power[part]);
                         p[2 * part] = p[2 * part + 1] = 0.0f;
                     }
                     if (n > 0) {
                         unsigned a[4];
 #pragma unroll
                         for (int part = 0; part < 4; ++part) a[part] = evo_pack2<evo_fp16>(x[2 * part], x[2 * part + 1]);
-                        product_half(x, a, b[0], b[1]);
-                        product_half(x + 4, a, b[2], b[3]);
+                        evo_mma<evo_fp16>(x, a, b[0], b[1]);
+                        evo_mma<evo_fp16>(x + 4, a, b[2], b[3]);
                     }
                     if (n < 3) {
-                        product_half(p, power, b[0], b[1]);
-                        product_half(p + 4, power, b[2], b[3]);
+                        evo_mma<evo_fp16>(p, power, b[0], b[1]);
+                        evo_mma<evo_fp16>(p + 4, power, b[2], b[3]);
                     }
                 }
 #pragma unroll
                 for (int part = 0; part < 2; ++part) {
-                    const float2 weight = load_pair(base + WEIGHT + 4 * (8 * part + column));
+                    const float2 weight = evo_shared_load_pair(base + WEIGHT + 4 * (8 * part + column));
                     const unsigned at = base + slot + W_AT + part * GROUP + i * 16 + lane % 4 * 4;
-                    store_word(at, pack(x[4 * part] * weight.x, x[4 * part + 1] * weight.y));
-                    store_word(at + 128, pack(x[4 * part + 2] * weight.x, x[4 * part + 3] * weight.y));
+                    evo_shared_store_word(at, pack(x[4 * part] * weight.x, x[4 * part + 1] * weight.y));
+                    evo_shared_store_word(at + 128, pack(x[4 * part + 2] * weight.x, x[4 * part + 3] * weight.y));
                 }
             } else {
 #pragma unroll
                 for (int part = 0; part < 2; ++part) {
                     const unsigned at = base + slot + M_AT + part * GROUP + i * 16 + lane % 4 * 4;
                     const int j = 8 * part + column;
-                    store_word(at, pack(j <= i ? d[4 * part] : 0.0f, j + 1 <= i ? d[4 * part + 1] : 0.0f));
-                    store_word(at + 128, pack(j <= i + 8 ? d[4 * part + 2] : 0.0f, j + 1 <= i + 8 ? d[4 * part + 3] : 0.0f));
+                    evo_shared_store_word(at, pack(j <= i ? d[4 * part] : 0.0f, j + 1 <= i ? d[4 * part + 1] : 0.0f));
+                    evo_shared_store_word(at + 128, pack(j <= i + 8 ? d[4 * part + 2] : 0.0f, j + 1 <= i + 8 ? d[4 * part + 3] : 0.0f));
                 }
             }
         }
-        proxy_fence();
+        evo_copy_fence();
         evo_barrier_arrive(full + turns % 2 * 8);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    evo_async_wait<0>();
 }
 
 // --- a warpgroup of the chain: value channels 64 m + 16 warp + lane / 4 (+ 8), columns of S^T 8 j + 2 (lane % 4) (+ 1)
@@ -478,10 +356,10 @@ EVO_DEVICE void run_chain(const Job& job, unsigned shared, int m, float (&state)
     const auto store = [&](int chunk) {
         if (chunk < job.begin) return;
         const int token = chunk * 16 + lane / 2;
-        store_transposed(staged + turned_rows * OUT_ROW + 16 * eighth, pending[0], pending[1], pending[2], pending[3]);
+        evo_tiles_store_transposed(staged + turned_rows * OUT_ROW + 16 * eighth, pending);
         __syncwarp();
         unsigned words[4];
-        load_words(words, staged + lane / 2 * OUT_ROW + lane % 2 * 16);
+        evo_shared_load(staged + lane / 2 * OUT_ROW + lane % 2 * 16, words);
         if (token < job.tokens) EVO_STORE4(STORE, out + (long long)token * job.stride, words);
         __syncwarp();
     };
@@ -500,7 +378,7 @@ EVO_DEVICE void run_chain(const Job& job, unsigned shared, int m, float (&state)
         float sums[16];  // [0..7] R^T, [8..15] S^T qd^T: columns 8 j + 2 (lane % 4)
         {
             unsigned words[4];
-            load_transposed(words, own + V_RAW + turns % 3 * FACTOR + v_rows);
+            evo_tiles_load_transposed(own + V_RAW + turns % 3 * FACTOR + v_rows, words);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 sums[2 * i] = low(words[i]);
@@ -508,43 +386,43 @@ EVO_DEVICE void run_chain(const Job& job, unsigned shared, int m, float (&state)
                 sums[8 + 2 * i] = sums[9 + 2 * i] = 0.0f;
             }
         }
-        touch(sums);
-        products_fence();
+        evo_touch(sums);
+        evo_wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 8; ++step) product32(sums, a[step], operand(slot + KQ + 2 * PAIR * step, PAIR, 128));
-        products_commit();
-        products_wait<1>();  // waits for nothing; tells ptxas that the state is not in flight
-        touch(state);
+        for (int step = 0; step < 8; ++step) evo_wgmma<32>(sums, a[step], evo_wgmma_operand(slot + KQ + 2 * PAIR * step, PAIR, 128));
+        evo_wgmma_commit();
+        evo_wgmma_wait<1>();  // waits for nothing; tells ptxas that the state is not in flight
+        evo_touch(state);
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
-            const float2 fade = load_pair(slot + DECAY + 4 * (8 * j + column));
+            const float2 fade = evo_shared_load_pair(slot + DECAY + 4 * (8 * j + column));
             state[4 * j] *= fade.x;
             state[4 * j + 1] *= fade.y;
             state[4 * j + 2] *= fade.x;
             state[4 * j + 3] *= fade.y;
         }
         if (chunk > job.start) store(chunk - 1);
-        products_wait<0>();
-        touch(sums);
+        evo_wgmma_wait<0>();
+        evo_touch(sums);
         unsigned r[4], u[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) r[i] = pack(sums[2 * i], sums[2 * i + 1]);
         float pseudo[8], inner[8];
-        products_fence();
-        product16_new(pseudo, r, operand(slot + W_AT, GROUP, 128));
-        products_commit();
-        products_wait<0>();
-        touch(pseudo);
+        evo_wgmma_fence();
+        evo_wgmma<16>(pseudo, r, evo_wgmma_operand(slot + W_AT, GROUP, 128), 0);
+        evo_wgmma_commit();
+        evo_wgmma_wait<0>();
+        evo_touch(pseudo);
 #pragma unroll
         for (int i = 0; i < 4; ++i) u[i] = pack(pseudo[2 * i], pseudo[2 * i + 1]);
-        touch(state);
-        products_fence();
-        product128(state, u, operand(slot + KR, 128, GROUP));
-        product16_new(inner, u, operand(slot + M_AT, GROUP, 128));
-        products_commit();
-        products_wait<0>();
-        touch(state);
-        touch(inner);
+        evo_touch(state);
+        evo_wgmma_fence();
+        evo_wgmma<128, 1, true>(state, u, evo_wgmma_operand(slot + KR, 128, GROUP));
+        evo_wgmma<16>(inner, u, evo_wgmma_operand(slot + M_AT, GROUP, 128), 0);
+        evo_wgmma_commit();
+        evo_wgmma_wait<0>();
+        evo_touch(state);
+        evo_touch(inner);
         __syncwarp();
         if (lane == 0) evo_barrier_arrive(shared + EMPTY + 16 * turn + turns % 2 * 8);
 #pragma unroll
@@ -581,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(128 * (2 + PREP), 1)
     const long long origin = mine.first * stride + head * 256;
     const int chunks = (mine.tokens + 15) / 16;
     const int begin = mine.segment * SEGMENT, end = again ? chunks : min(chunks, begin + SEGMENT), start = max(0, begin - EARLY);
-    const float rate = exp2_fast(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
+    const float rate = evo_exp2(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * PREP; ++i) {
             evo_barrier_init(base + FULL + 8 * i, 128);

@@ -105,17 +105,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 // Adds the residual to x, which lies in the first words of a piece.
 EVO_DEVICE void add(Piece& piece, const unsigned (&residual)[WORDS<DTYPE_residual>]) {
     const unsigned x[4] = {piece[0], piece[1], piece[2], piece[3]};
@@ -191,7 +180,7 @@ EVO_DEVICE void reduce(float (&roots)[ROWS], const Piece (&pieces)[ROWS][KEPT], 
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const float sum = evo_sum(lane < WARPS ? partial[r][lane] : 0.0f);
-        roots[r] = inverse_root(sum * (1.0f / DIM_N) + eps);
+        roots[r] = evo_rsqrt<RSQRT_INDEX>(sum * (1.0f / DIM_N) + eps);
         if (HAS_rstd && threadIdx.x == 0 && r < tile.count) tile.rstd[r] = roots[r];
     }
 }

@@ -77,17 +77,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 // A place in the ring of chunks: the barriers "full" and "empty" of each, and how often it came round.
 struct Cursor {
     unsigned memory, barriers;
@@ -282,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, CTAS)
     for (; row < rows; row += step, ++count) {
         const bool more = row + step < rows;
         if (BEHIND && more) exchange.send(count + 1, square(summing));
-        const float root = inverse_root(exchange.receive(count) * (1.0f / DIM_N) + eps);
+        const float root = evo_rsqrt<RSQRT_INDEX>(exchange.receive(count) * (1.0f / DIM_N) + eps);
         if (HAS_rstd && rank == 0 && threadIdx.x == 0) rstd[row] = root;
         const long long start = row * DIM_N + rank * SLICE;
         write(writing, root, affine, y + start, residual_out + start);

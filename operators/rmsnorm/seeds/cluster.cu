@@ -109,17 +109,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 EVO_DEVICE void read(Raw& raw, const DTYPE_x* x, const DTYPE_residual* residual, int rank) {
 #pragma unroll
     for (int a = 0; a < ACCESSES; ++a) {
@@ -280,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
         keep(pieces, raw);
         const long long next = row + clusters;
         if (AHEAD && next < rows) read(raw, x + next * DIM_N, residual + next * DIM_N, rank);
-        const float root = inverse_root(share(square(pieces), exchange) * (1.0f / DIM_N) + eps);
+        const float root = evo_rsqrt<RSQRT_INDEX>(share(square(pieces), exchange) * (1.0f / DIM_N) + eps);
         if (HAS_rstd && rank == 0 && threadIdx.x == 0) rstd[row] = root;
         write(pieces, root, affine, y + row * DIM_N, residual_out + row * DIM_N, rank, same);
     }

@@ -70,17 +70,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 // The tiles that a CTA goes through, and where each lies in the ring.
 struct Ring {
     unsigned memory, barriers;  // shared memory; "full" barriers, then "empty" ones
@@ -196,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, CTAS)
             float values[ACCESSES][SIZE], factors[SIZE], offsets[SIZE];
             read(values, at, ring.at() + TILE * X_BYTES + local * RESIDUAL_BYTES);
             if (!BULK && r == ROWS - 1) release(ring, first, y, count);  // all of this warp's rows are in registers
-            const float root = inverse_root(mean_square(values) + eps);
+            const float root = evo_rsqrt<RSQRT_INDEX>(mean_square(values) + eps);
             if (local >= count) continue;
             if (HAS_rstd && threadIdx.x % LANES == 0) rstd[row] = root;
             const int head = DIM_H > 1 ? (int)(row % DIM_H) * DIM_N : 0;

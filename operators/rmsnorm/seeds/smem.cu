@@ -69,17 +69,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 // A row in shared memory. Every thread reads back only what it copied itself, so no barrier is needed.
 struct Row {
     unsigned x, residual;  // addresses
@@ -157,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
 #pragma unroll
         for (int i = 0; i < SIZE; ++i) sums[i % 4] = fmaf(values[i], values[i], sums[i % 4]);
     }
-    const float root = inverse_root(team_sum((sums[0] + sums[1]) + (sums[2] + sums[3])) * (1.0f / DIM_N) + eps);
+    const float root = evo_rsqrt<RSQRT_INDEX>(team_sum((sums[0] + sums[1]) + (sums[2] + sums[3])) * (1.0f / DIM_N) + eps);
     if (!exists) return;
     if (HAS_rstd && threadIdx.x % TEAM == 0) rstd[number] = root;
 

@@ -74,17 +74,6 @@ template <class T> EVO_DEVICE void load_factors(float (&factors)[SIZE], const T*
     evo_unpack<T>(words, factors);
 }
 
-EVO_DEVICE float inverse_root(float value) {
-    float root;
-    if constexpr (RSQRT_INDEX == 2) {
-        asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(value));
-    } else {
-        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(value));
-        if constexpr (RSQRT_INDEX == 1) root *= 1.5f - 0.5f * value * root * root;
-    }
-    return root;
-}
-
 // Adds the residual to x, which lies in the first words of a piece.
 EVO_DEVICE void add(Piece& piece, const unsigned (&residual)[WORDS<DTYPE_residual>]) {
     const unsigned x[4] = {piece[0], piece[1], piece[2], piece[3]};
@@ -107,7 +96,7 @@ EVO_DEVICE float reduce(const Piece (&pieces)[ACCESSES], float eps) {
         for (int i = 0; i < SIZE; ++i) sums[i % 4] = fmaf(values[i], values[i], sums[i % 4]);
     }
     const float sum = evo_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    return inverse_root(sum * (1.0f / DIM_N) + eps);
+    return evo_rsqrt<RSQRT_INDEX>(sum * (1.0f / DIM_N) + eps);
 }
 
 EVO_DEVICE void finish(Piece& piece, float root, const float (&factors)[SIZE], const float (&offsets)[SIZE], DTYPE_y* y,
