@@ -59,9 +59,7 @@ def open_engine(path: Path, *, create: bool, readonly: bool, busy_s: float) -> E
                 migrate(engine)
             elif schema < newest():
                 raise ArchiveError(
-                    f"{path} has the older schema {schema}; this evo reads {newest()}"
-                    if schema
-                    else f"{path} is empty",
+                    f"{path} has the older schema {schema}; this evo reads {newest()}",
                     fix="`evo archive upgrade` brings it up to date; after that an older evo cannot read it",
                 )
     except BaseException:
@@ -79,6 +77,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise ArchiveError(f"there is no archive {path}", fix="`evo run` makes one; or name another with --archive")
     if path.exists() and not os.access(path, os.R_OK):
         raise ArchiveError(f"you may not read the archive {path}", fix="ask its owner, or name another with --archive")
+    if path.is_file() and not path.stat().st_size and not create:
+        raise ArchiveError(f"the archive {path} is empty", fix="`evo run` fills it; or name another with --archive")
 
 
 def _engine(path: Path, *, readonly: bool, busy_s: float) -> Engine:

@@ -215,8 +215,10 @@ def test_a_place_without_an_archive(tmp_path: Path, place: str, readonly: bool, 
 def test_an_empty_file_is_a_fresh_archive(tmp_path: Path) -> None:
     place = tmp_path / "evo.db"
     place.touch()
-    with pytest.raises(ArchiveError, match="is empty"):
-        Archive.open(str(place), readonly=True)
+    for readonly in (True, False):
+        with pytest.raises(ArchiveError, match="is empty"):
+            Archive.open(str(place), create=False, readonly=readonly)
+        assert place.stat().st_size == 0, "who only reads writes nothing"
     with Archive.open(f"sqlite:///{place}") as archive:
         assert archive.runs() == []
 

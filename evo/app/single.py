@@ -69,6 +69,8 @@ def bench(
 
 
 def read_genome(file: Path) -> Genome:
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder", fix="name a genome file in it (.cu, .ptx or .cpp)")
     if not file.is_file():
         raise UsageError(f"no such file: {file}", fix="name a genome file (.cu, .ptx or .cpp)")
     return Genome.read(file)

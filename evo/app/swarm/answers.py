@@ -73,6 +73,8 @@ def read_answer(file: Path | None, *, genes: Mapping[str, str], stdin: TextIO) -
 def _text(file: Path, stdin: TextIO) -> tuple[str, str]:
     if str(file) == "-":
         return stdin.read(2 * MAX_SOURCE_BYTES), ""
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder", fix="name a genome file, edits, or an answer as JSON")
     if not file.is_file():
         raise UsageError(f"no such file: {file}", fix="name a genome file, edits, or an answer as JSON")
     try:
