@@ -53,7 +53,7 @@ def calibrate(
     if path and oracle is None:
         raise RunError(f"the oracle of {operator.name!r} covers none of the cases", fix=f"see {path}")
     timed = tuple(case.name for case in cases if case.group != "check")
-    say("checking the oracle, timing the baselines")
+    say("checking the oracle" if names == () else "checking the oracle, timing the baselines")
     reports = _measure(executor, operator, target, timed, oracle, subjects, names, protocol)
     yardsticks = choose(timed, reports)
     for name, genome in (

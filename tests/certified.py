@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,11 @@ def order(identity: Path | str, **options: Any) -> app.Order:
     return app.Order(str(identity), **given)
 
 
-def steadily(order: app.Order) -> Certificate:
+def steadily(order: app.Order, say: Callable[[str], None] = lambda message: None) -> Certificate:
     """With a time for each case that was asked for: a neighbour may have the machine for a moment."""
     for _ in range(5):
         try:
-            certificate = app.certify(order)
+            certificate = app.certify(order, say)
         except RunError as error:
             if "unstable_timing" not in error.what:
                 raise

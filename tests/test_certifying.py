@@ -50,7 +50,10 @@ def filed(tmp_path: Path) -> tuple[Path, str, str]:
 
 def test_a_candidate_of_the_archive_is_certified_and_filed(filed: tuple[Path, str, str], tmp_path: Path) -> None:
     place, right, _ = filed
-    certificate = steadily(order(right[:10], archive=str(place), cases=("n4096", "secret-*")))
+    said: list[str] = []
+    certificate = steadily(order(right[:10], archive=str(place), cases=("n4096", "secret-*")), said.append)
+    steps = ["checking", "n4096", "secret-n8192"]
+    assert said[-3 * len(steps) :] == [f"session {n} of 3: {step}" for n in (1, 2, 3) for step in steps]
     assert certificate.candidate.id == right
     assert [case.group for case in certificate.cases] == ["tune", "tune", "holdout"]
     assert certificate.summary.cases == 2, "a hold-out counts in no mean"

@@ -70,6 +70,8 @@ class Fake(ModuleType):
 
     def answer(self, name: str, value: Any) -> None:
         def function(*args: Any, **options: Any) -> Any:
+            if say := options.pop("say", None):
+                say("at work")
             self.calls.append((*args, options) if options else args)
             if isinstance(value, BaseException):
                 raise value
@@ -187,6 +189,15 @@ def test_check_and_bench_pass_file_genes_and_cases_on(fake: Fake) -> None:
         (Path("k.cu"), {"target": "sm_90", "genes": values, "cases": ("n*",), "build_only": True}),
         (Path("k.cu"), {"target": "auto", "genes": values, "cases": ("n*",), "against": "torch", "protocol": ""}),
     ]
+
+
+@pytest.mark.parametrize("verb", ["check", "bench"])
+def test_what_is_done_is_said_beside_the_data(fake: Fake, verb: str) -> None:
+    fake.answer(verb, GOOD)
+    done = evo_run(verb, "k.cu", "--json")
+    assert json.loads(done.stdout)["status"] == "ok"
+    assert done.stderr == "at work\n"
+    assert evo_run(verb, "k.cu", "--quiet").stderr == ""
 
 
 def test_check_as_json_is_valid_with_an_infinite_error(fake: Fake) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evo import ids
 from evo.app.stand import Stand, choose_target, find_target, select_cases, stand
+from evo.app.telling import Say, of_case
 from evo.errors import UnknownNameError, UsageError
 from evo.fitness.cache import BuildCache
 from evo.fitness.evaluator import Evaluator
@@ -32,7 +33,19 @@ from evo.records import (
 from evo.target import Target
 
 
-def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], build_only: bool) -> Evaluation:
+def _silent(message: str) -> None:
+    """For those who need not hear of it."""
+
+
+def check(
+    file: Path,
+    *,
+    target: str,
+    genes: Mapping[str, str],
+    cases: tuple[str, ...],
+    build_only: bool,
+    say: Say = _silent,
+) -> Evaluation:
     """Builds, inspects and checks a genome file; with `build_only` no device is needed."""
     plugins = Plugins.load()
     genome = read_genome(file)
@@ -40,13 +53,20 @@ def check(file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str
         name = target if target != "auto" else ("cpu" if genome.suffix == ".cpp" else "sm_90")
         return _build_only(genome, plugins.operator(genome.operator), find_target(plugins, name), genes, cases)
     with stand(plugins, genome.operator, _target_for(plugins, genome, target), cases) as here:
-        here.calibrate(_silent, opponents={}, names=())
+        here.calibrate(say, opponents={}, names=())
         evaluator = Evaluator(here.executor, here.operator, here.target, here.cases, {})
-        return asyncio.run(_judge(evaluator, here, genome, genes))
+        return asyncio.run(_judge(evaluator, here, genome, genes, say))
 
 
 def bench(
-    file: Path, *, target: str, genes: Mapping[str, str], cases: tuple[str, ...], against: str, protocol: str = ""
+    file: Path,
+    *,
+    target: str,
+    genes: Mapping[str, str],
+    cases: tuple[str, ...],
+    against: str,
+    protocol: str = "",
+    say: Say = _silent,
 ) -> Evaluation:
     """Checks a genome file and times it against the best baseline, or against `against`: a baseline or another file."""
     plugins = Plugins.load()
@@ -57,7 +77,7 @@ def bench(
             opponents = {against: read_genome(Path(against))}
         elif against:
             _known_baseline(here, against)
-        calibration = here.calibrate(_silent, opponents, (against,) if against else None)
+        calibration = here.calibrate(say, opponents, (against,) if against else None)
         if against and not calibration.yardsticks:
             report = next((r for r in calibration.reports if r.name == against), None)
             why = "; ".join(sorted(set(report.failures.values()))) if report else "it covers none of the cases"
@@ -65,7 +85,7 @@ def bench(
         evaluator = Evaluator(
             here.executor, here.operator, here.target, here.cases, calibration.yardsticks, protocol=here.protocol
         )
-        return asyncio.run(_judge(evaluator, here, genome, genes))
+        return asyncio.run(_judge(evaluator, here, genome, genes, say))
 
 
 def read_genome(file: Path) -> Genome:
@@ -91,9 +111,10 @@ def gene_values(genome: Genome, given: Mapping[str, str]) -> dict[str, Value]:
     return values
 
 
-async def _judge(evaluator: Evaluator, here: Stand, genome: Genome, genes: Mapping[str, str]) -> Evaluation:
+async def _judge(evaluator: Evaluator, here: Stand, genome: Genome, genes: Mapping[str, str], say: Say) -> Evaluation:
     candidate = make_candidate(here.operator.name, here.target.name, genome, gene_values(genome, genes))
-    return await evaluator.judge(candidate, Purpose.FINAL, frozenset(here.timed))
+    heard = of_case(say, "building and checking")
+    return await evaluator.judge(candidate, Purpose.FINAL, frozenset(here.timed), heard=heard)
 
 
 def _build_only(
@@ -159,7 +180,3 @@ def _known_baseline(here: Stand, name: str) -> None:
     known = [*library, *here.operator.genome_baselines(here.target.name)]
     if name not in known:
         raise UnknownNameError("baseline", name, known, fix="or name a genome file")
-
-
-def _silent(message: str) -> None:
-    """A lone check needs no progress."""

@@ -93,12 +93,9 @@ def evaluate(
     if not pending:
         raise typer.BadParameter("say what to evaluate; for one file see `evo bench`", param_hint="--pending")
     from evo import app
+    from evo.cli import output
 
-    def say(message: str) -> None:
-        if not quiet:
-            typer.echo(message, err=True)
-
-    judged = app.evaluate_pending(archive, target=target, protocol=protocol, say=say)
+    judged = app.evaluate_pending(archive, target=target, protocol=protocol, say=output.sayer(quiet))
     for reason in judged.left:
         typer.echo(f"left: {reason}", err=True)
     if as_json:

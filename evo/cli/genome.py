@@ -18,13 +18,17 @@ def check(
     gene: options.Genes = None,
     case: options.Cases = None,
     build_only: Annotated[bool, typer.Option("--build-only", help="Build and inspect; needs no device.")] = False,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Build one genome file, inspect its machine code and check its results against the truth."""
     genes = options.genes(gene)
     from evo import app
+    from evo.cli import output
 
-    evaluation = app.check(file, target=target, genes=genes, cases=tuple(case or ()), build_only=build_only)
+    evaluation = app.check(
+        file, target=target, genes=genes, cases=tuple(case or ()), build_only=build_only, say=output.sayer(quiet)
+    )
     _show(evaluation, as_json)
 
 
@@ -37,15 +41,18 @@ def bench(
         str, typer.Option("--against", metavar="NAME", help="A baseline or a genome file. Default: the yardstick.")
     ] = "",
     protocol: options.Protocol = "",
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Check one genome file, then time it in pairs against an opponent."""
     genes = options.genes(gene)
     from evo import app
+    from evo.cli import output
 
     evaluation = app.bench(
-        file, target=target, genes=genes, cases=tuple(case or ()), against=against, protocol=protocol
-    )
+        file, target=target, genes=genes, cases=tuple(case or ()), against=against, protocol=protocol,
+        say=output.sayer(quiet),
+    )  # fmt: skip
     _show(evaluation, as_json)
 
 

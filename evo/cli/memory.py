@@ -71,11 +71,9 @@ def minimise(
     from evo.cli import output
     from evo.report.minimised import minimised_report
 
-    def say(message: str) -> None:
-        if not quiet:
-            typer.echo(message, err=True)
-
-    found = run(archive, identity, cases=tuple(cases or ()), sessions=sessions, pairs=pairs, out=out, say=say)
+    found = run(
+        archive, identity, cases=tuple(cases or ()), sessions=sessions, pairs=pairs, out=out, say=output.sayer(quiet)
+    )
     if as_json:
         output.print_json(found)
     else:

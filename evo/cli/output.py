@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -55,3 +55,11 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def sayer(quiet: bool) -> Callable[[str], None]:
+    """Prints what is being done, a line each on standard error."""
+    console = progress_console()
+    return lambda message: (
+        None if quiet else console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
+    )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from evo.cli import options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXIT = {"holds": 0, "does not hold": 1, "cannot be compared": 3}
 
@@ -43,8 +38,7 @@ def certify(
         identity=identity, archive=archive, target=target, genes=genes, cases=tuple(case or ()), sessions=sessions,
         pairs=pairs, protocol=protocol,
     )  # fmt: skip
-    with _progress(quiet) as say:
-        certificate = app.certify(order, say)
+    certificate = app.certify(order, output.sayer(quiet))
     place = out or Path(f"certificate-{certificate.candidate.id[:10]}.json")
     app.write_certificate(certificate, place)
     if as_json:
@@ -66,8 +60,7 @@ def replay(
     from evo import app
     from evo.cli import output
 
-    with _progress(quiet) as say:
-        result = app.replay(file, target=target, force=force, say=say)
+    result = app.replay(file, target=target, force=force, say=output.sayer(quiet))
     if as_json:
         output.print_json(result)
     else:
@@ -75,12 +68,3 @@ def replay(
 
         output.print_table(replay_report(result))
     raise typer.Exit(EXIT[result.outcome])
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What is being done, on standard error."""
-    from evo.cli import output
-
-    console = output.progress_console()
-    yield (lambda message: None) if quiet else (lambda message: console.print(message, style="dim", markup=False))

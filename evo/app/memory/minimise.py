@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from evo.app.stand import Stand, stand
+from evo.app.telling import Say
 from evo.archive import Archive, lineage
 from evo.engine.reduction import Reduction, Variant, Weighed, Worth
 from evo.errors import RunError, UsageError
@@ -18,7 +19,6 @@ from evo.plugins.manager import Plugins
 from evo.records import Candidate, Evaluation, Purpose, Status
 
 WITHOUT = "without"  # the opponent's name: the same candidate without the edit
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

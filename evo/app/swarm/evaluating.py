@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evo import ids
@@ -16,6 +16,7 @@ from evo.app.memory.hypotheses import weigh_notes
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.stand import Stand, find_target, stand
 from evo.app.swarm.asked import SCHEMA, Answer, case_views
+from evo.app.telling import Say
 from evo.archive import Archive, ProposalView, RunRecord
 from evo.archive.messages import holds, starved, take
 from evo.archive.proposals import load_proposals
@@ -28,7 +29,6 @@ from evo.records import BLAMELESS, Proposal, State, Status, Verdict
 COMMAND = "evo evaluate --pending"
 LEASE_S = 900.0  # far beyond what one candidate takes
 TURN_S = 0.5
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from evo import ids
 from evo.app.provenance import versions, yardstick_hash
 from evo.app.single import gene_values, read_genome
 from evo.app.stand import Stand, stand
+from evo.app.telling import Say, of_sessions
 from evo.app.trust.certificates import Terms, make_certificate
 from evo.archive import Archive, RunRecord
 from evo.certificate import Certificate
@@ -26,7 +27,6 @@ from evo.records import BLAMELESS, Candidate, Evaluation, Purpose, Status
 
 GENOMES = (".cu", ".ptx", ".cpp")
 LEAST_SESSIONS, LEAST_PAIRS = 3, 4
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,8 @@ def certify(order: Order, say: Say = lambda message: None) -> Certificate:
             here.operator.name, here.target.name, genome, gene_values(genome, values)
         )
         calibration = here.calibrate(say)
-        say(f"{order.sessions} sessions of {order.pairs} pairs")
         run, began = ids.new_id(), time.time()
-        evaluation = measured(here, calibration.yardsticks, candidate, order.sessions, order.pairs, run)
+        evaluation = measured(here, calibration.yardsticks, candidate, order.sessions, order.pairs, say, run)
         if archive is not None:
             _file(archive, here, order, evaluation, began)
         _expect_success(evaluation)
@@ -83,14 +82,17 @@ def certify(order: Order, say: Say = lambda message: None) -> Certificate:
 
 
 def measured(
-    here: Stand, yardsticks: Mapping[str, str], candidate: Candidate, sessions: int, pairs: int, run: str = ""
+    here: Stand, yardsticks: Mapping[str, str], candidate: Candidate, sessions: int, pairs: int, say: Say, run: str = ""
 ) -> Evaluation:
     """The candidate on all timed cases of the stand, every session in a fresh process."""
+    say(f"{sessions} sessions of {pairs} pairs")
     evaluator = Evaluator(
         here.executor, here.operator, here.target, here.cases, yardsticks, run=run, protocol=here.protocol
     )
     members = dict.fromkeys(here.timed, candidate)
-    (evaluation,) = asyncio.run(measure(evaluator, members, Purpose.CERTIFY, pairs, lambda done: done >= sessions))
+    (evaluation,) = asyncio.run(
+        measure(evaluator, members, Purpose.CERTIFY, pairs, lambda done: done >= sessions, of_sessions(say, sessions))
+    )
     return evaluation
 
 

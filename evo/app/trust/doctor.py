@@ -9,10 +9,11 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from evo.app.stand import CPU, find_target
+from evo.app.telling import Say
 from evo.archive import Archive
 from evo.archive.connect import locate
 from evo.errors import ArchiveError, UsageError
@@ -27,8 +28,6 @@ OK, WARNING, PROBLEM, SKIPPED = Health.OK, Health.WARNING, Health.PROBLEM, Healt
 LITTLE_BYTES = 1 << 30  # free space below which a night's builds and archive may not fit
 NO_BYTES = 64 << 20
 LIBRARIES = ("evo-kernels", "numpy", "cuda-core", "cuda-bindings", "nvidia-ml-py")
-
-Say = Callable[[str], None]
 
 
 def doctor(

@@ -6,10 +6,11 @@ Nothing of it is filed in the archive, since searches and prompts read that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evo.app.stand import Stand
+from evo.app.telling import Say
 from evo.engine.finals import LEAST
 from evo.engine.result import HoldoutRow
 from evo.errors import RunError
@@ -19,9 +20,7 @@ from evo.operator import Case
 from evo.records import Candidate, CaseResult, Evaluation, Purpose, Status
 
 
-def run_holdout(
-    here: Stand, winners: Mapping[str, Candidate], say: Callable[[str], None]
-) -> tuple[tuple[HoldoutRow, ...], list[str]]:
+def run_holdout(here: Stand, winners: Mapping[str, Candidate], say: Say) -> tuple[tuple[HoldoutRow, ...], list[str]]:
     """A row for every winner and hold-out case that the run did not search, and notes."""
     cases = holdout_cases(here)
     names = [case.name for case in cases if case.group == "holdout"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from evo.app.stand import choose_target, find_target, stand
+from evo.app.telling import Say
 from evo.errors import EvoError, TargetError, UsageError
 from evo.fitness.filters import Examination, Filter, Probe, examine, weakest_null
 from evo.fitness.findings import Finding, Health, look
 from evo.operator import Case, Operator
 from evo.plugins.manager import Plugins
 
-Say = Callable[[str], None]
 PART = "operator"
 SHOWN = 6  # probes that are written out for each filter
 NULLS: Filter = "null kernels"

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from evo.app.provenance import evaluator_hash, operator_hash
 from evo.app.stand import Stand, choose_target, stand
+from evo.app.telling import Say
 from evo.app.trust.certificate_file import read_certificate
 from evo.app.trust.certificates import build_of, genome_opponents, opponents, planned
-from evo.app.trust.certify import Say, measured
+from evo.app.trust.certify import measured
 from evo.certificate import Certificate, CertifiedCase, Opponent, Outcome, Replay, ReplayedCase
 from evo.errors import TargetError, UnknownNameError
 from evo.fitness.clock import UNSTABLE
@@ -99,8 +100,7 @@ def _measure(certificate: Certificate, here: Stand, say: Say) -> tuple[ReplayedC
     candidate = Candidate(
         mine.id, certificate.operator, certificate.target, mine.species, mine.suffix, mine.source, mine.values
     )
-    say(f"{certificate.sessions} sessions of {certificate.pairs} pairs")
-    evaluation = measured(here, yardsticks, candidate, certificate.sessions, certificate.pairs)
+    evaluation = measured(here, yardsticks, candidate, certificate.sessions, certificate.pairs, say)
     return _rows(certificate, here, candidate, evaluation, missing)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from evo import ids
 from evo.app.stand import Stand
+from evo.app.telling import Say
 from evo.errors import GenomeError
 from evo.fitness.cache import BuildCache
 from evo.fitness.evaluator import Evaluator
@@ -22,7 +23,6 @@ from evo.operator import Case, Operator
 from evo.records import BLAMELESS, Candidate, Evaluation, Proposal, Purpose, Status
 from evo.target import Target
 
-Say = Callable[[str], None]
 HONEST = "honest"
 TRIES = 3
 KILLING = frozenset({Status.CRASH, Status.TIMEOUT, Status.LAUNCH_ERROR})  # after these the device is looked at
