@@ -13,8 +13,7 @@ from sqlalchemy import Connection, text
 
 from evo import codec
 from evo.archive.rows import source_hash, unpack_text
-from evo.genome.identity import SCHEMA
-from evo.ids import digest
+from evo.genome.identity import name_of
 from evo.records import Kernel
 
 _BLOCK = 500
@@ -49,9 +48,7 @@ def _source(key: str, data: bytes) -> bool:
 
 
 def _candidate(key: str, operator: str, target: str, suffix: str, values: str, source: bytes) -> bool:
-    """As `evo.genome.candidate_id` makes it."""
-    assignment = json.dumps(json.loads(values), sort_keys=True, separators=(",", ":"))
-    return key == digest(("candidate", SCHEMA, operator, target, suffix, _canonical(source), assignment))
+    return key == name_of(operator, target, suffix, _canonical(source), json.loads(values))
 
 
 @lru_cache(maxsize=256)

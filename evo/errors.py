@@ -72,7 +72,11 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, fix: str = "") -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names) or 'none'}"
+        hint = (
+            f"did you mean {' or '.join(near)}{'' if fix else '?'}"
+            if near
+            else f"there are: {', '.join(names) or 'none'}"
+        )
         super().__init__(f"unknown {kind} {name!r}", fix="; ".join(part for part in (hint, fix) if part))
         self.near = near
 

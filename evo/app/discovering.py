@@ -9,6 +9,7 @@ from pathlib import Path
 from evo import ids
 from evo.app.single import read_genome
 from evo.app.stand import find_target, select_cases
+from evo.app.telling import Say
 from evo.errors import RunError, UsageError
 from evo.fitness.cache import BuildCache
 from evo.fitness.executor import LocalExecutor
@@ -21,6 +22,8 @@ from evo.plugins.manager import Plugins
 from evo.records import Build, Status, Value, Values
 from evo.report.rows import GeneRow
 from evo.target import Target
+
+TOLD_EVERY = 8  # builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class _Bench:
         return BuildTask(ids.new_id(), self.target.name, asked)
 
 
-def discover_genes(file: Path, *, target: str = "auto", cases: Sequence[str] = ()) -> Discovered:
+def discover_genes(
+    file: Path, *, target: str = "auto", cases: Sequence[str] = (), say: Say = lambda message: None
+) -> Discovered:
     """Lifts all sites of a genome file, builds every choice for one case, and keeps what makes a difference.
 
     Raises `UsageError` where the file cannot be built to begin with. Where there is nothing to lift there are no rows.
@@ -61,7 +66,7 @@ def discover_genes(file: Path, *, target: str = "auto", cases: Sequence[str] = (
     points = [(name, choice) for site, name in zip(sites, names, strict=True) for choice in site.choices[1:]]
     tasks = [bench.request(genome, {}), bench.request(lifted[0], {})]
     tasks += [bench.request(lifted[0], {name: choice}) for name, choice in points]
-    before, same, *others = _build(bench.target, tasks)
+    before, same, *others = _build(bench.target, tasks, say)
     if before.status is not Status.OK:
         raise UsageError(f"{file} does not build: {before.diagnosis.message if before.diagnosis else before.status}")
     if same.code_hash != before.code_hash:
@@ -109,7 +114,7 @@ def _row(genome: Genome, site: Site, before: Build, built: Mapping[Value, Build]
     return GeneRow("", site.kind, line, choices, refused, idle)
 
 
-def _build(target: Target, tasks: Sequence[BuildTask]) -> list[Build]:
+def _build(target: Target, tasks: Sequence[BuildTask], say: Say) -> list[Build]:
     """In builder processes, with their limits and locks; in the order of the tasks."""
     BuildCache()
     executor = LocalExecutor([target.nominal()])
@@ -121,6 +126,8 @@ def _build(target: Target, tasks: Sequence[BuildTask]) -> list[Build]:
             for outcome in executor.poll(1.0):
                 lost = Build("", outcome.status, "", outcome.seconds, outcome.diagnosis)
                 found[outcome.task] = outcome.build or lost
+                if len(found) % TOLD_EVERY == 0:
+                    say(f"{len(found)} of {len(tasks)} builds")
     finally:
         executor.close()
     return [found[task.id] for task in tasks]

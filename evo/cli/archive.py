@@ -172,9 +172,11 @@ def query(
     as_json: options.Json = False,
     as_csv: options.Csv = False,
 ) -> None:
-    """Any question: a condition on documented columns, or a SELECT. docs/archive.md lists them."""
+    """Any question: a condition on documented columns, or a SELECT by --sql. docs/archive.md lists the columns."""
     if sql and (condition or columns or sort):
         raise typer.BadParameter("goes without a condition, --columns and --sort", param_hint="--sql")
+    if condition.lstrip()[:7].lower() in ("select", "select "):
+        raise typer.BadParameter(f"a SELECT goes with --sql: --sql {condition.strip()!r}", param_hint="CONDITION")
     from evo import app as evo
     from evo.cli import output
 

@@ -12,7 +12,7 @@ import typer
 from evo.cli import options
 
 if TYPE_CHECKING:
-    from evo.app.swarm.asked import Answer
+    from evo.app.swarm.asked import Answer, Told
 
 Operator = Annotated[
     str, typer.Option("--operator", "-o", help="Whose candidates are asked for; `evo operators` lists them.")
@@ -78,7 +78,7 @@ def tell(
     if as_json:
         _print(told.plain())
     else:
-        typer.echo(f"{told.state}: candidate {told.candidate}" + (f", equals {told.of}" if told.of else ""))
+        typer.echo(told_line(told))
 
 
 def evaluate(
@@ -112,6 +112,17 @@ def _line(answer: Answer) -> str:
     why = f": {answer.diagnosis.message}" if answer.diagnosis else ""
     same = f" of {answer.of[:12]}" if answer.of else ""
     return f"{answer.candidate[:12]}  {'duplicate' if same else answer.status}{same}{why}  {'  '.join(ratios)}".rstrip()
+
+
+def told_line(told: Told) -> str:
+    """What became of what was handed in, and what comes next."""
+    if not told.of:
+        return (
+            f"{told.state}: candidate {told.candidate}\n  `evo evaluate --pending` judges it, or the run that goes on"
+        )
+    if told.of == told.candidate:
+        return f"{told.state}: candidate {told.candidate} was handed in before"
+    return f"{told.state}: candidate {told.candidate} equals {told.of}"
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def inject(
     if as_json:
         output.print_json(told)
     else:
-        typer.echo(f"{told.state}: candidate {told.candidate}" + (f", equals {told.of}" if told.of else ""))
+        from evo.cli.asking import told_line
+
+        typer.echo(told_line(told))
 
 
 def ban(

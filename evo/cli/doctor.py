@@ -17,12 +17,13 @@ def doctor(
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
 ) -> None:
-    """Say what keeps this machine from measuring well, and whether a gate can be fooled. Exit 1 on a problem."""
+    """Say what keeps this machine from measuring well, and (with --operator, in minutes) whether a gate can be fooled.
+    Exit 1 on a problem."""
     from evo import app
     from evo.cli import output
 
-    with output.progress_console().status("looking") as status:
-        findings = app.doctor(target, operator, archive, status.update)
+    with output.doing("looking") as say:
+        findings = app.doctor(target, operator, archive, say)
     if as_json:
         output.print_json(findings)
     else:

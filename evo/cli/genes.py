@@ -25,7 +25,8 @@ def genes(
     from evo import app
     from evo.cli import output
 
-    found = app.discover_genes(file, target=target, cases=tuple(case or ()))
+    with output.doing("building") as say:
+        found = app.discover_genes(file, target=target, cases=tuple(case or ()), say=say)
     if out is not None:
         out.write_text(found.source)
     if as_json:

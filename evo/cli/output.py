@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -63,3 +64,14 @@ def sayer(quiet: bool) -> Callable[[str], None]:
     return lambda message: (
         None if quiet else console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
     )
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Callable[[str], None]]:
+    """What is being done: one line that changes on a terminal, else a line each on standard error."""
+    console = progress_console()
+    if console.is_terminal:
+        with console.status(what) as status:
+            yield status.update
+    else:
+        yield sayer(quiet=False)

@@ -24,7 +24,12 @@ def run(
     target: options.Target = "auto",
     budget: Annotated[
         str,
-        typer.Option("--budget", "-b", metavar="KEY=N,...", help="evaluations, minutes, gpu_minutes, stall."),
+        typer.Option(
+            "--budget",
+            "-b",
+            metavar="KEY=N,...",
+            help="evaluations, minutes, gpu_minutes, tokens, usd; stall: evaluations without a gain.",
+        ),
     ] = "minutes=1",
     cases: Annotated[
         list[str] | None,

@@ -109,7 +109,9 @@ def summarise(
     open_cases = [row.case for row in rows if not row.candidate]
     remarks = [*notes, *finals.notes]
     if open_cases:
-        remarks.append(f"no candidate covers {', '.join(open_cases)}")
+        remarks.append(f"no candidate has a time for {', '.join(open_cases)}")
+    if search.rejected and set(search.rejected) <= set(BLAMELESS) and len(open_cases) == len(rows):
+        remarks.append("no time was steady enough: end other work on this machine, then run it again")
     if reason := meter.stopped or search.message:
         remarks.append(reason)
     return Result(

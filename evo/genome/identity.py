@@ -21,10 +21,13 @@ def candidate_id(operator: str, target: str, genome: Genome, values: Values) -> 
 
     Raises `GenomeError` for an unknown gene or an illegal value.
     """
-    assignment = json.dumps(genome.values(values), sort_keys=True, separators=(",", ":"))
-    return digest(
-        ("candidate", SCHEMA, operator, target, genome.suffix, without_defaults(genome.canonical), assignment)
-    )
+    return name_of(operator, target, genome.suffix, genome.canonical, genome.values(values))
+
+
+def name_of(operator: str, target: str, suffix: str, canonical: str, complete: Values) -> str:
+    """The candidate's id from what an archive holds of it: the canonical source, and a value for every gene."""
+    assignment = json.dumps(complete, sort_keys=True, separators=(",", ":"))
+    return digest(("candidate", SCHEMA, operator, target, suffix, without_defaults(canonical), assignment))
 
 
 def make_candidate(operator: str, target: str, genome: Genome, values: Values) -> Candidate:

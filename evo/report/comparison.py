@@ -20,6 +20,8 @@ def comparison_report(found: Comparison) -> Group:
     parts.append(_genes(found) if found.genes else text("the same genes"))
     if found.cases:
         parts += ["", _times(found)]
+        if found.comparable:
+            parts.append(text("B over A: by what each gained over the same yardstick, measured beside it", "dim"))
         if not found.comparable:
             parts.append(text("not timed against one yardstick under one protocol: their times do not compare", "dim"))
         elif found.gain is not None:

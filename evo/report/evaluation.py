@@ -14,7 +14,7 @@ from evo.records import CaseResult, Evaluation, Purpose, Status, Timing
 from evo.report import notation
 from evo.report.builds import flag_lines, has_facts, kernel_table, opcode_lines
 from evo.report.diagnosis import diagnosis_report, uncovered_report
-from evo.report.layout import FLATTERS, speed_up, table, text, unbroken
+from evo.report.layout import FLATTERS, QUOTIENT, speed_up, table, text, unbroken
 
 HEAD_WIDTH = 80  # columns, beyond which the times go to a line of their own
 
@@ -37,7 +37,8 @@ def evaluation_report(evaluation: Evaluation, *, archived: bool = False) -> Grou
         total = notation.spread(timing.ratio for _, timing in timed)
         final = evaluation.purpose is not Purpose.SEARCH
         parts += ["", *_times(timed, final=final)]
-        parts.append(text(f"{total}   over {len(timed)} of {len(evaluation.cases)} cases", "bold"))
+        parts.append(text(f"{total}   over {notation.count(len(timed), 'timed case')}", "bold"))
+        parts.append(text(QUOTIENT, "dim"))
         parts += [] if final else [text(FLATTERS, "dim")]
     if uncovered:
         parts += ["", uncovered_report(uncovered)]

@@ -72,7 +72,7 @@ def learned_line(learned: Learned) -> str:
         ("retired", learned.retired),
     )
     changes = ", ".join(f"{count} {what}" for what, count in moved if count) or "nothing new"
-    return f"{changes}; {learned.standing} lessons stand"
+    return f"{changes}; {notation.count(learned.standing, 'lesson')} on record"
 
 
 def _where(lesson: Lesson) -> str:

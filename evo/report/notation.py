@@ -79,6 +79,11 @@ def spread(ratios: Iterable[float]) -> str:
     return f"min {ratio(min(known))}   geomean {ratio(mean)}   max {ratio(max(known))}"
 
 
+def count(number: int, what: str, many: str = "") -> str:
+    """`1 lesson`, `2 lessons`; `many` where the plural is another."""
+    return f"{number} {what if number == 1 else many or what + 's'}"
+
+
 def short(identity: str) -> str:
     """Enough of an identity to be typed, since commands accept any unique prefix: 10 of a hash; of a time-ordered
     UUID 13, which reach down to the millisecond."""

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from evo.engine.result import Result
+from evo.records import BLAMELESS
 from evo.report import notation
 from evo.report.agents import arms_table
-from evo.report.layout import FLATTERS, LIGHT, command_line, speed_up, table, text, unbroken
+from evo.report.layout import FLATTERS, LIGHT, NOT_FINAL, QUOTIENT, command_line, speed_up, table, text, unbroken
 
 DEFAULT_ARCHIVE = "evo.db"
 INTERRUPTED = "interrupted"  # the engine's note on a run that was asked to stop
@@ -25,6 +26,8 @@ def summary(result: Result) -> Group:
     parts: list[RenderableType] = [text(title, "bold"), "", _cases(result, ranks), "", _total(result)]
     if any(case.candidate and not case.final for case in result.cases):
         parts.append(text(FLATTERS, "dim"))
+    if ranks:
+        parts.append(text(QUOTIENT, "dim"))
     if any(case.light_share for case in result.cases):
         parts.append(text(LIGHT, "dim"))
     parts += _searched(result)
@@ -54,7 +57,8 @@ def _ranks(result: Result) -> dict[str, str]:
 def _cases(result: Result, ranks: dict[str, str]) -> Table:
     columns = ("case", "yardstick", "best", "speed-up", "light", "by")
     rows = table(*columns, numbers=["yardstick", "best", "speed-up", "light"], fold=["case"])
-    empty = "no right candidate" if result.rejected and not ranks else "not covered"
+    empty = ("no time" if _unsteady(result) else "no right candidate") if result.rejected else "not covered"
+    empty = "no right candidate has it" if ranks else empty
     for case in result.cases:
         yardstick = notation.time(case.yardstick_us)
         if not case.candidate:
@@ -68,15 +72,24 @@ def _cases(result: Result, ranks: dict[str, str]) -> Table:
     return rows
 
 
-def _total(result: Result) -> Text:
-    covered = [case.ratio for case in result.cases if case.candidate]
-    return text(f"{notation.spread(covered)}   over {len(covered)} of {len(result.cases)} cases", "bold")
+def _unsteady(result: Result) -> bool:
+    """Nobody was found wrong: whatever was turned down was not timed well enough, or not at all."""
+    return bool(result.rejected) and set(result.rejected) <= set(BLAMELESS)
+
+
+def _total(result: Result) -> Group:
+    covered = [case for case in result.cases if case.candidate]
+    spread = notation.spread(case.ratio for case in covered)
+    total = text(f"{spread}   over {len(covered)} of {len(result.cases)} cases", "bold")
+    if not covered or any(case.low > 1 for case in covered):
+        return Group(total)
+    return Group(total, text("no case is faster than its yardstick for certain; a larger --budget searches further"))
 
 
 def _searched(result: Result) -> list[RenderableType]:
     """What the search had said of the same candidates, where the final number is another."""
     said = [
-        f"{case.case} {notation.ratio(case.searched_ratio)}"
+        f"{case.case} {NOT_FINAL}{notation.ratio(case.searched_ratio)}"
         for case in result.cases
         if case.final and case.searched_ratio and notation.ratio(case.searched_ratio) != notation.ratio(case.ratio)
     ]
@@ -108,6 +121,8 @@ def _winners(result: Result, ranks: dict[str, str]) -> Table:
 def _stored(result: Result) -> Text:
     if not result.winner:
         why = "no candidate was right" if result.evaluated else "nothing was evaluated within the budget"
+        if _unsteady(result):
+            why = "no candidate could be timed well enough"
         return unbroken(f"{why}: no winner was written\narchive: {_here(result.archive)}", "red")
     return unbroken(f"winner: {_here(result.winner)}\narchive: {_here(result.archive)}")
 

@@ -11,7 +11,7 @@ from evo.archive.lineage import lineage
 from evo.archive.messages import heard
 from evo.archive.proposals import load_proposals
 from evo.errors import ArchiveError
-from evo.lesson import Evidence, Scope
+from evo.lesson import Evidence, Origin, Scope
 from evo.mutators.agents.fence import clean
 from evo.records import BLAMELESS, Evaluation, Proposal, Purpose, State, Status, Verdict
 
@@ -36,7 +36,8 @@ def weigh_notes(archive: Archive, verdicts: Iterable[Verdict]) -> int:
             continue
         scope = Scope(proposal.candidate.operator, proposal.candidate.target)
         author = ":".join(filter(None, (proposal.author.kind, proposal.author.model)))
-        lesson = record_hypothesis(archive, claim, scope=scope, direction=1, author=author)
+        origin = Origin.PERSON if proposal.author.kind == "person" else Origin.HISTORIAN
+        lesson = record_hypothesis(archive, claim, scope=scope, direction=1, origin=origin, author=author)
         test_hypothesis(archive, lesson.id, evidence)
         tested += 1
     return tested

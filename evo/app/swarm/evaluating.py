@@ -25,6 +25,7 @@ from evo.engine.retries import Retries
 from evo.fitness.evaluator import Evaluator
 from evo.plugins.manager import Plugins
 from evo.records import BLAMELESS, Proposal, State, Status, Verdict
+from evo.report import notation
 
 COMMAND = "evo evaluate --pending"
 LEASE_S = 900.0  # far beyond what one candidate takes
@@ -109,7 +110,8 @@ def _judge(store: Archive, here: Stand, batch: Batch, judged: Judged, say: Say) 
             filed: list[Verdict] = []
             judged.answers += asyncio.run(drain(store, evaluator, record, batch.proposals, say, filed))
             if count := weigh_notes(store, filed):
-                say(f"{count} hypotheses tested; see: evo lessons")
+                tested = notation.count(count, "hypothesis", "hypotheses")
+                say(f"{tested} tested; see: evo lessons")
         except BaseException:
             store.finish_run(record.id, "stopped")
             raise

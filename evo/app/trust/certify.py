@@ -128,7 +128,10 @@ def _expect_success(evaluation: Evaluation) -> None:
         diagnosis = evaluation.diagnosis
         where = f" in {diagnosis.case}" if diagnosis and diagnosis.case else ""
         why = f": {diagnosis.message}" if diagnosis else ""
-        raise RunError(f"not certified: candidate {evaluation.candidate[:12]} ended in {evaluation.status}{where}{why}")
+        raise RunError(
+            f"not certified: candidate {evaluation.candidate[:12]} ended in {evaluation.status}{where}{why}",
+            fix="end other work on this machine, or measure more --pairs" if evaluation.status in BLAMELESS else "",
+        )
     if not any(result.timing and result.status is Status.OK for result in evaluation.cases):
         raise RunError(
             "not certified: no case could be timed", fix="evo baselines lists the opponents and what they need"

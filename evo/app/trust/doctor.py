@@ -22,6 +22,7 @@ from evo.fitness.cpu import health as processor
 from evo.fitness.cuda import health, nvml, toolchain, tooling
 from evo.fitness.findings import Finding, Health, look
 from evo.plugins.manager import Plugins
+from evo.report import notation
 from evo.target import Target
 
 OK, WARNING, PROBLEM, SKIPPED = Health.OK, Health.WARNING, Health.PROBLEM, Health.SKIPPED
@@ -132,7 +133,7 @@ def _archive(name: str) -> Iterator[Finding]:
     if path.exists():
         try:
             with Archive.open(name, create=False, readonly=True) as store:
-                seen = f"{path}: {len(store.runs(1_000_000))} runs"
+                seen = f"{path}: {notation.count(len(store.runs(1_000_000)), 'run')}"
         except ArchiveError as error:
             older = "older schema" in error.what
             yield Finding("machine", "archive", WARNING if older else PROBLEM, error.what, error.fix)
