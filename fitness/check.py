@@ -45,14 +45,18 @@ class Gate:
 
     def check(
         self, call: Call, plan: LaunchPlan, slot: Slot, owner: str = "candidate", *,
-        again: tuple[Call, Slot] | None = None, slack: float = 1.0,
+        again: tuple[Call, Slot] | None = None, slack: float = 1.0, clean: bool = True,
     ) -> Deviation:  # fmt: skip
         """Runs the call on the slot's contents, then its twin `again` on the same contents in another place, where it
         may have inputs that can only be read. A deterministic operator's two calls give the same bits.
 
-        Returns the deviation of the worst output; raises `Rejected`. `slack` widens the tolerance.
+        Returns the deviation of the worst output; raises `Rejected`. `slack` widens the tolerance. With `clean` false
+        scratch and outputs hold what earlier calls left there.
         """
-        self.prepare(slot, plan, owner)
+        if clean:
+            self.prepare(slot, plan, owner)
+        else:
+            self._rewind(slot)
         before = self._inputs(slot)
         truth_inputs = None if self.oracle else self._host_inputs(slot)
         self._run(call, slot, plan, owner, before)
@@ -77,6 +81,12 @@ class Gate:
             self._spoil_scratch(scratch, plan)
         for lane in self.layout.lanes:
             self._spoil_outputs(lane)
+
+    def on_leftovers(self, call: Call, plan: LaunchPlan, slot: Slot, owner: str) -> tuple[int, ...]:
+        """Digests of what the call computes where scratch and outputs hold what earlier calls left there."""
+        self._rewind(slot)
+        self._run(call, slot, plan, owner, self._inputs(slot))
+        return self.digests(slot)[0]
 
     def left_dirty(self, plan: LaunchPlan, *scratches: Mapping[str, Buffer]) -> str:
         """The first `kept` scratch that is not zero in all of the sets, else ""."""
@@ -129,6 +139,10 @@ class Gate:
 
     def _inputs(self, *slots: Slot) -> list[tuple[int, ...]]:
         return self._digests([t.name for t in present(self.operator, self.case) if t.role == "in"], *slots)
+
+    def _rewind(self, slot: Slot) -> None:
+        """Gives tensors that a call reads and overwrites their first contents again."""
+        restore(self.machine, slot, [name for name in outputs(self.operator, self.case) if name in slot.fills])
 
     def _spoil_outputs(self, slot: Slot) -> None:
         for name in outputs(self.operator, self.case):

@@ -1,14 +1,17 @@
 """New contents while the clock runs: a timed call that replays an earlier result meets inputs that it has not seen.
 
-At random moments between quads one slot's inputs are drawn anew, or a single element of them is changed, which a
+At random moments between quads one slot's inputs are drawn anew, or single elements of them are changed, which a
 fingerprint of a few elements misses. Every program is then checked in full on that slot, and the digests that its timed
-outputs must have become those of the new results.
+outputs must have become those of the new results. A candidate runs there before and after the change as well, with
+scratch, outputs and stack as its calls left them: notes of an earlier call, wherever they are kept, are then out of
+date, and who believes them gives other bits than on poison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evo.dtypes import FLOATS
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 FIRST = 4  # the first renewal comes after at most so many quads, so that every complete search has one
 # Quads from one renewal to the next, at least and at most. A renewal costs about a sample and a half, a quad is four.
 GAPS = (3, 5)
+SINGLE = 3  # inputs at most of which a single element is changed in one renewal
 
 
 class Renewal:
@@ -49,27 +53,34 @@ class Renewal:
             self._renew(sides)
         self._gate.unbroken(self._seal)
 
+    def _changes(self, slot: Slot) -> list[Callable[[], None]]:
+        """One after the other: all inputs at once; or a single element of one input, then of another, and so on, which
+        gets the value of another element: a legal one. Integers stay, as they may be indices."""
+        gate, machine = self._gate, self._gate.machine
+        names = [
+            tensor.name
+            for tensor in present(gate.operator, gate.case)
+            if tensor.role == "in" and gate.case.dtypes[tensor.name] in FLOATS
+        ]
+        if not names or (self.done and gate.rng.random() < 0.5):  # single elements first: they show more
+            law = gate.case.distribution
+            return [lambda: refill(machine, gate.operator, gate.case, slot, gate.rng, law)]
+        chosen = gate.rng.permutation(names)[:SINGLE]
+        return [partial(machine.perturb, slot.buffers[str(name)], int(gate.rng.integers(1 << 62))) for name in chosen]
+
     def _renew(self, sides: Sequence[Side]) -> list[Side]:
         gate = self._gate
         gate.unbroken(self._seal)
         number = int(gate.rng.integers(len(gate.layout.slots)))
         slot = gate.layout.slots[number]
-        if gate.rng.random() < 0.5:
-            refill(gate.machine, gate.operator, gate.case, slot, gate.rng, gate.case.distribution)
-        else:
-            change_one(gate, slot)
+        for change in self._changes(slot):
+            for side in (side for side in sides if side.owner == "candidate"):
+                gate.on_leftovers(side.calls[number], side.plan, slot, side.owner)
+            change()
         renewed = [_checked(gate, side, number) for side in sides]
         self._seal = gate.seal(self._seal, number)
         self.done += 1
         return renewed
-
-
-def change_one(gate: Gate, slot: Slot) -> None:
-    """One element of one input gets the value of another: a legal one. Integers stay, as they may be indices."""
-    names = [t.name for t in present(gate.operator, gate.case) if t.role == "in" and gate.case.dtypes[t.name] in FLOATS]
-    if names:
-        name = names[int(gate.rng.integers(len(names)))]
-        gate.machine.perturb(slot.buffers[name], int(gate.rng.integers(1 << 62)))
 
 
 def _checked(gate: Gate, side: Side, number: int) -> Side:
@@ -77,8 +88,18 @@ def _checked(gate: Gate, side: Side, number: int) -> Side:
     if not side.plan.launches:
         return side
     slot = gate.layout.slots[number]
+    call = side.calls[number]
     try:
-        gate.check(side.calls[number], side.plan, slot, side.owner)
+        if side.owner != "candidate":
+            gate.check(call, side.plan, slot, side.owner)
+        elif gate.operator.deterministic:
+            left = gate.on_leftovers(call, side.plan, slot, side.owner)
+            gate.check(call, side.plan, slot, side.owner)
+            if gate.digests(slot)[0] != left:
+                raise Rejected(Status.WRONG_RESULT, "the answer depends on what earlier calls left behind")
+        else:
+            gate.check(call, side.plan, slot, side.owner, clean=False)
+            gate.check(call, side.plan, slot, side.owner)
     except Rejected as error:
         if side.owner == "candidate":
             message = f"on inputs that changed while it was timed: {error.message}"

@@ -18,9 +18,12 @@ from evo.archive.care import Problem, backup, check, vacuum
 from evo.archive.merging import Merged, merge
 from evo.archive.rows import pack_text, source_hash
 from evo.errors import ArchiveError, UsageError
+from evo.genome import Genome, make_candidate
+from evo.genome.defaults import with_defaults
 from evo.ids import new_id
 from evo.lesson import Evidence, Kind, Lesson, Origin, Scope, Standing
-from evo.records import Build, Kernel, Status
+from evo.operators.rmsnorm import RmsNorm
+from evo.records import Build, Kernel, Proposal, Status
 
 MADE_UP = "a candidate that is not what its id says"  # ids of the tests' candidates are no identities
 
@@ -62,6 +65,16 @@ def orphans(count: int) -> list[tuple[str, bytes]]:
 
 def problems(archive: Archive) -> dict[str, Problem]:
     return {problem.what: problem for problem in check(archive) if problem.what != MADE_UP}
+
+
+def test_a_candidate_whose_file_says_its_defaults_is_what_its_id_says(archive: Archive) -> None:
+    """Such is every winner's file that is handed in again."""
+    genome = Genome.read(RmsNorm().seeds("cpu")[0])
+    text = with_defaults(genome.canonical, genome.values({}))
+    candidate = make_candidate("rmsnorm", "cpu", Genome.parse(text, genome.suffix), {})
+    assert "[default]" in candidate.source
+    archive.propose(Proposal(new_id(), RUN.id, candidate))
+    assert [problem for problem in check(archive) if problem.what == MADE_UP] == []
 
 
 @pytest.mark.parametrize(

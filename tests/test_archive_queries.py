@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from archive_records import RUN, add, candidate, evaluation, proposal, timed
+from typer.testing import CliRunner
 
 from evo.archive import Archive, BoardCount, lineage, other_boards, show, top
 from evo.archive.exchanges import file_exchanges
 from evo.archive.tables import AGENT_JOB, insert_new
+from evo.cli.root import app as cli
 from evo.errors import UsageError
 from evo.exchange import Exchange, Message, Reply, Request, Usage
 from evo.records import Author, CaseResult, Purpose, Status
@@ -189,3 +191,9 @@ def test_lineage_walks_back_once_through_every_ancestor(archive: Archive) -> Non
     root = next(node for node in nodes if node.candidate == by_name["root"])
     assert (root.depth, root.parents, root.species, root.status, root.score) == (1, (), "seed", "", None)
     assert [node.depth for node in lineage(archive, by_name["leaf"], depth=1)] == [0, 1, 1]
+
+
+def test_a_select_that_lacks_its_option_is_told_of_it() -> None:
+    done = CliRunner().invoke(cli, ["archive", "query", "select count(*) from evaluation"])
+    assert done.exit_code == 2
+    assert "a SELECT goes with --sql" in done.stderr

@@ -102,4 +102,4 @@ def test_prompts_tell_a_weighed_note_with_its_standing(tmp_path: Path, tests: in
     ):
         found = re.search(rf"\[\[evidence (\w+): {title}\]\]\n(.*?)\n\[\[end of evidence \1\]\]", text, re.DOTALL)
         assert found, "a section of its own"
-        assert found[2] == f"[hypothesis, {standing}, historian] {claim}"
+        assert found[2] == f"[hypothesis, {standing}, person] {claim}"

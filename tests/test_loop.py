@@ -348,4 +348,4 @@ def test_a_case_that_nothing_covers_is_listed(archive: Archive) -> None:
     assert [(row.case, row.candidate == "", row.ratio > 0) for row in result.cases] == [
         ("n256", False, True), ("n1024", False, True), ("n4096", True, False),
     ]  # fmt: skip
-    assert "no candidate covers n4096" in result.notes
+    assert "no candidate has a time for n4096" in result.notes

@@ -103,7 +103,7 @@ def test_the_summary_shows_wins_losses_and_gaps() -> None:
     assert "m32768-n1024-bf16 39.42 us 38.12 us 1.034x [1.031, 1.037] 81% A" in lines
     assert "m32768-n16384-bf16 960.0 us 990.0 us 0.97x [0.965, 0.974] 70% B" in lines
     assert "m32768-n32768-bf16 2.000 ms 1.600 ms ~ 1.250x [1.200, 1.300] - A" in lines
-    assert "m8-n262144-bf16 12.00 us - not covered - -" in lines
+    assert "m8-n262144-bf16 12.00 us - no time - -" in lines
     assert "min 0.97x geomean 1.078x max 1.250x over 3 of 4 cases" in lines
     assert "123 evaluated, 4 duplicates, in 58 s" in lines
     assert "rejected: wrong_result 11, build_error 2" in lines
@@ -119,6 +119,13 @@ def test_the_summary_names_another_archive_in_its_commands() -> None:
     )
 
 
+def test_a_run_whose_best_may_be_no_faster_than_the_yardstick_says_so() -> None:
+    words = "no case is faster than its yardstick for certain"
+    assert words not in rendered(summary(result()))
+    even = replace(result().cases[0], ratio=1.001, low=0.99, high=1.012)
+    assert words in rendered(summary(result(cases=(even,))))
+
+
 def test_the_summary_of_a_run_that_found_nothing_says_so() -> None:
     nothing = result(cases=(CaseSummary("m8-n256", 12.0),), winner="")
     page = rendered(summary(nothing))
@@ -129,6 +136,9 @@ def test_the_summary_of_a_run_that_found_nothing_says_so() -> None:
     unrejected = rendered(summary(replace(nothing, rejected={})))
     assert "not covered" in unrejected
     assert "no right candidate" not in unrejected
+    unsteady = rendered(summary(replace(nothing, rejected={"unstable_timing": 4})))
+    assert "no candidate could be timed well enough: no winner was written" in unsteady
+    assert "right" not in unsteady, "nobody was wrong"
     assert "nothing was evaluated within the budget" in rendered(summary(result(evaluated=0, winner="")))
     assert "evo archive show 0192f3a4-5b6c" in page
 

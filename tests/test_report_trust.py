@@ -92,7 +92,7 @@ def test_a_run_shows_what_the_search_had_said_and_hold_outs_apart() -> None:
     )
     result = Result("r", "op", "cpu", "cpu", "numpy", cases, {}, 9, 0, 60.0, "w", "evo.db", (), holdout)
     shown = lines(summary(result))
-    assert "search said: n1 1.310x" in shown
+    assert "search said: n1 ~1.310x" in shown
     at = shown.index("hold-out cases, which the search never saw")
     assert "h1 10.00 us 9.000 us 1.110x [1.100, 1.120] A" in shown[at:]
     assert "h2 - - wrong_result A" in shown[at:]

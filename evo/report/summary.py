@@ -58,7 +58,7 @@ def _cases(result: Result, ranks: dict[str, str]) -> Table:
     columns = ("case", "yardstick", "best", "speed-up", "light", "by")
     rows = table(*columns, numbers=["yardstick", "best", "speed-up", "light"], fold=["case"])
     empty = ("no time" if _unsteady(result) else "no right candidate") if result.rejected else "not covered"
-    empty = "no right candidate has it" if ranks else empty
+    empty = "no time" if ranks else empty
     for case in result.cases:
         yardstick = notation.time(case.yardstick_us)
         if not case.candidate:
