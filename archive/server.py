@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlmodel import AutoString
 
+from evo import extras
 from evo.archive import fulltext
 from evo.archive.faults import explained
 from evo.archive.migrations import MIGRATIONS, WRITING, migrate, newest, schema_of, script
@@ -67,7 +68,7 @@ def _address(url: str) -> URL:
         import psycopg  # noqa: F401
     except ImportError:
         raise ArchiveError(
-            "an archive on a PostgreSQL server needs the driver psycopg", fix="pip install 'evo-kernels[postgres]'"
+            "an archive on a PostgreSQL server needs the driver psycopg", fix=extras.install("postgres")
         ) from None
     try:
         return make_url(url).set(drivername="postgresql+psycopg")

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from evo import extras
 from evo.errors import TargetError, UnknownNameError
 from evo.fitness.cuda import devices, ptxas, sass, toolchain
 from evo.fitness.cuda.architectures import ARCHITECTURES, canonical_target
@@ -317,7 +318,7 @@ def test_no_devices_where_nvml_finds_none(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "nvrtc_version", lambda: "")
-    assert CudaTarget("sm_90").missing() == 'pip install "evo-kernels[cuda]"'
+    assert CudaTarget("sm_90").missing() == extras.install("cuda")
     with pytest.raises(TargetError, match="evo-kernels"):
         CudaTarget("sm_90").toolchain()
 

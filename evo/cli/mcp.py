@@ -14,6 +14,7 @@ def mcp(
     archive: options.Archive = "evo.db",
 ) -> None:
     """Serve ask and tell to a coding agent over MCP, on standard input and output."""
+    from evo import extras
     from evo.errors import UsageError
 
     try:
@@ -21,5 +22,5 @@ def mcp(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "mcp":
             raise
-        raise UsageError("the MCP server is not installed", fix="pip install 'evo-kernels[mcp]'") from None
+        raise UsageError("the MCP server is not installed", fix=extras.install("mcp")) from None
     make_server(archive, run=run, operator=operator, target=target, cases=tuple(cases or ())).run()

@@ -9,9 +9,10 @@ import os
 import re
 from pathlib import Path
 
+from evo import extras
 from evo.errors import TargetError
 
-INSTALL = 'pip install "evo-kernels[cuda]"'
+INSTALL = extras.install("cuda")
 EVO_HEADERS = Path(__file__).parent  # holds evo.h
 
 
