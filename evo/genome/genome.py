@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 from evo.errors import GenomeError
 from evo.genome.contract import check_contract
+from evo.genome.defaults import check_table
 from evo.genome.genes import Gene, read_genes, unknown_gene
 from evo.genome.header import MAX_SOURCE_BYTES, Header, canonical_source, read_header
 from evo.genome.launches import (
@@ -172,6 +173,7 @@ def _parse(text: str, suffix: str, file: str) -> Genome:
         std=build.choice("std", ("c++17", "c++20"), "c++17"),
     )
     check_names(genome)
+    check_table(genome)
     return genome
 
 

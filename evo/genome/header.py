@@ -73,12 +73,10 @@ def canonical_source(text: str, file: str = "") -> str:
 
 def read_header(source: str, file: str = "") -> Header:
     """The header of a canonical source. Raises `GenomeError` when there is none or it is not TOML."""
-    start, end = _bounds(source, file)
+    start, inner, end = bounds(source, file)
     line = source.count("\n", 0, start) + 1
     comment = source[start:end]
-    opening = _OPENING.match(comment)
-    assert opening is not None  # _bounds found it
-    toml = comment[opening.end() : -2]
+    toml = source[inner : end - 2]
     if len(toml.encode()) > MAX_HEADER_BYTES:
         raise GenomeError(f"the header has over {MAX_HEADER_BYTES} bytes", file=file, line=line, fix="shorten it")
     try:
@@ -99,20 +97,22 @@ def read_header(source: str, file: str = "") -> Header:
     return Header(file, line, data, body, _key_lines(text, line), text)
 
 
-def _bounds(source: str, file: str) -> tuple[int, int]:
-    """Start and end of the first block comment, which must be the header; only // comments may stand before it."""
+def bounds(source: str, file: str = "") -> tuple[int, int, int]:
+    """Where the header starts, where its TOML does, and where the header ends: behind the */ that follows the TOML. It
+    must be the first block comment; only // comments may stand before it. Raises `GenomeError` where there is none."""
     fix = "start the file with a block comment: a line with /* evo, the TOML header, and a line with */"
     start = 0
     for number, line in enumerate(source.split("\n"), 1):
         code = line.lstrip(" \t")
         if code and not code.startswith("//"):
-            if not _OPENING.fullmatch(code):
+            opening = _OPENING.fullmatch(code)
+            if not opening:
                 raise GenomeError("no header before this line", file=file, line=number, value=code[:80], fix=fix)
             start += len(line) - len(code)
             end = source.find("*/", start + 2)
             if end < 0:
                 raise GenomeError("the header is never closed", file=file, line=number, fix="end it with */")
-            return start, end + 2
+            return start, start + opening.end(), end + 2
         start += len(line) + 1
     raise GenomeError("no header", file=file, line=1, fix=fix)
 

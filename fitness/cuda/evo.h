@@ -58,14 +58,14 @@ EVO_DEVICE float evo_tanh(float x) {
     asm("tanh.approx.f32 %0, %0;" : "+f"(x));
     return x;
 }
-// 1 / sqrt(x). HOW: 0 approximate, 1 with one step of Newton's, 2 a square root and a division, both rounded.
-template <int HOW = 0> EVO_DEVICE float evo_rsqrt(float x) {
+// 1 / sqrt(x). How: 0 approximate, 1 with one step of Newton's, 2 a square root and a division, both rounded.
+template <int How = 0> EVO_DEVICE float evo_rsqrt(float x) {
     float root;
-    if constexpr (HOW == 2) {
+    if constexpr (How == 2) {
         asm("sqrt.rn.f32 %0, %1;\n\trcp.rn.f32 %0, %0;" : "=f"(root) : "f"(x));
     } else {
         asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
-        if constexpr (HOW == 1) root *= 1.5f - 0.5f * x * root * root;
+        if constexpr (How == 1) root *= 1.5f - 0.5f * x * root * root;
     }
     return root;
 }
@@ -96,9 +96,9 @@ template <> EVO_DEVICE unsigned evo_pack2<evo_fp16>(float low, float high) {
 template <class T> EVO_DEVICE unsigned evo_add2(unsigned a, unsigned b);
 template <class T> EVO_DEVICE unsigned evo_sub2(unsigned a, unsigned b);
 template <class T> EVO_DEVICE unsigned evo_mul2(unsigned a, unsigned b);
-#define EVO_TWO(NAME, OPCODE, T, SUFFIX)                              \
-    template <> EVO_DEVICE unsigned NAME<T>(unsigned a, unsigned b) { \
-        asm(OPCODE ".rn." SUFFIX " %0, %0, %1;" : "+r"(a) : "r"(b));  \
+#define EVO_TWO(name, opcode, T, suffix)                              \
+    template <> EVO_DEVICE unsigned name<T>(unsigned a, unsigned b) { \
+        asm(opcode ".rn." suffix " %0, %0, %1;" : "+r"(a) : "r"(b));  \
         return a;                                                     \
     }
 EVO_TWO(evo_add2, "add", evo_bf16, "bf16x2")
@@ -112,9 +112,12 @@ EVO_TWO(evo_mul2, "mul", evo_fp16, "f16x2")
 // --- a 16-byte access: four words that hold 16 / sizeof(T) elements
 
 template <class T> struct evo_words {
-    static constexpr int SIZE = 16 / sizeof(T);
+    enum : int { size = 16 / sizeof(T) };  // no variable: one would be in the machine code of every genome
+#ifndef SIZE  // the older name; a gene of that name takes its place
+    static constexpr int SIZE = size;
+#endif
 
-    static EVO_DEVICE void unpack(const unsigned (&words)[4], float (&values)[SIZE]) {
+    static EVO_DEVICE void unpack(const unsigned (&words)[4], float (&values)[size]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 pair = evo_unpack2<T>(words[i]);
@@ -122,19 +125,22 @@ template <class T> struct evo_words {
             values[2 * i + 1] = pair.y;
         }
     }
-    static EVO_DEVICE void pack(const float (&values)[SIZE], unsigned (&words)[4]) {
+    static EVO_DEVICE void pack(const float (&values)[size], unsigned (&words)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) words[i] = evo_pack2<T>(values[2 * i], values[2 * i + 1]);
     }
 };
 template <> struct evo_words<float> {
-    static constexpr int SIZE = 4;
+    enum : int { size = 4 };
+#ifndef SIZE
+    static constexpr int SIZE = size;
+#endif
 
-    static EVO_DEVICE void unpack(const unsigned (&words)[4], float (&values)[SIZE]) {
+    static EVO_DEVICE void unpack(const unsigned (&words)[4], float (&values)[size]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
     }
-    static EVO_DEVICE void pack(const float (&values)[SIZE], unsigned (&words)[4]) {
+    static EVO_DEVICE void pack(const float (&values)[size], unsigned (&words)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(values[i]);
     }
@@ -142,61 +148,61 @@ template <> struct evo_words<float> {
 
 // Vector accesses by instruction text, so that a string gene can choose the policy: `EVO_LOAD4(LOAD, words, pointer)`
 // with LOAD "ld.global.nc.L1::no_allocate.v4.b32". `words` is an array of four unsigned; the text ends in `.v4.b32`.
-#define EVO_LOAD4(TEXT, WORDS, POINTER)                                                    \
-    asm volatile(TEXT " {%0, %1, %2, %3}, [%4];"                                           \
-                 : "=r"((WORDS)[0]), "=r"((WORDS)[1]), "=r"((WORDS)[2]), "=r"((WORDS)[3])  \
-                 : "l"(POINTER))
-#define EVO_STORE4(TEXT, POINTER, WORDS)                                                   \
-    asm volatile(TEXT " [%0], {%1, %2, %3, %4};" ::"l"(POINTER), "r"((WORDS)[0]),          \
-                 "r"((WORDS)[1]), "r"((WORDS)[2]), "r"((WORDS)[3])                         \
+#define EVO_LOAD4(text, words, pointer)                                                    \
+    asm volatile(text " {%0, %1, %2, %3}, [%4];"                                           \
+                 : "=r"((words)[0]), "=r"((words)[1]), "=r"((words)[2]), "=r"((words)[3])  \
+                 : "l"(pointer))
+#define EVO_STORE4(text, pointer, words)                                                   \
+    asm volatile(text " [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"((words)[0]),          \
+                 "r"((words)[1]), "r"((words)[2]), "r"((words)[3])                         \
                  : "memory")
 
-// --- any number of such accesses: SIZE elements of T in SIZE * sizeof(T) / 4 words
+// --- any number of such accesses: Size elements of T in Size * sizeof(T) / 4 words
 
-template <class T, int SIZE>
-EVO_DEVICE void evo_unpack(const unsigned (&words)[SIZE * sizeof(T) / 4], float (&values)[SIZE]) {
-    constexpr int STEP = evo_words<T>::SIZE;
+template <class T, int Size>
+EVO_DEVICE void evo_unpack(const unsigned (&words)[Size * sizeof(T) / 4], float (&values)[Size]) {
+    constexpr int step = evo_words<T>::size;
 #pragma unroll
-    for (int i = 0; i < SIZE; i += STEP) {
+    for (int i = 0; i < Size; i += step) {
         unsigned four[4];
-        float some[STEP];
+        float some[step];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) four[j] = words[i / STEP * 4 + j];
+        for (int j = 0; j < 4; ++j) four[j] = words[i / step * 4 + j];
         evo_words<T>::unpack(four, some);
 #pragma unroll
-        for (int j = 0; j < STEP; ++j) values[i + j] = some[j];
+        for (int j = 0; j < step; ++j) values[i + j] = some[j];
     }
 }
 
-template <class T, int SIZE>
-EVO_DEVICE void evo_pack(const float (&values)[SIZE], unsigned (&words)[SIZE * sizeof(T) / 4]) {
-    constexpr int STEP = evo_words<T>::SIZE;
+template <class T, int Size>
+EVO_DEVICE void evo_pack(const float (&values)[Size], unsigned (&words)[Size * sizeof(T) / 4]) {
+    constexpr int step = evo_words<T>::size;
 #pragma unroll
-    for (int i = 0; i < SIZE; i += STEP) {
+    for (int i = 0; i < Size; i += step) {
         unsigned four[4];
-        float some[STEP];
+        float some[step];
 #pragma unroll
-        for (int j = 0; j < STEP; ++j) some[j] = values[i + j];
+        for (int j = 0; j < step; ++j) some[j] = values[i + j];
         evo_words<T>::pack(some, four);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) words[i / STEP * 4 + j] = four[j];
+        for (int j = 0; j < 4; ++j) words[i / step * 4 + j] = four[j];
     }
 }
 
 // All words of an array, 16 bytes at a time.
-#define EVO_LOAD(TEXT, WORDS, POINTER)                                                     \
-    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(WORDS) / 16); ++evo_i)      \
-        EVO_LOAD4(TEXT, (WORDS) + 4 * evo_i, (const char*)(POINTER) + 16 * evo_i)
-#define EVO_STORE(TEXT, POINTER, WORDS)                                                    \
-    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(WORDS) / 16); ++evo_i)      \
-        EVO_STORE4(TEXT, (char*)(POINTER) + 16 * evo_i, (WORDS) + 4 * evo_i)
+#define EVO_LOAD(text, words, pointer)                                                     \
+    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(words) / 16); ++evo_i)      \
+        EVO_LOAD4(text, (words) + 4 * evo_i, (const char*)(pointer) + 16 * evo_i)
+#define EVO_STORE(text, pointer, words)                                                    \
+    _Pragma("unroll") for (int evo_i = 0; evo_i < (int)(sizeof(words) / 16); ++evo_i)      \
+        EVO_STORE4(text, (char*)(pointer) + 16 * evo_i, (words) + 4 * evo_i)
 
 // --- warps: all 32 lanes must take part
 
-// Sum over groups of WIDTH neighbouring lanes (a power of two); every lane gets its group's sum.
-template <int WIDTH = 32> EVO_DEVICE float evo_sum(float value) {
+// Sum over groups of Width neighbouring lanes (a power of two); every lane gets its group's sum.
+template <int Width = 32> EVO_DEVICE float evo_sum(float value) {
 #pragma unroll
-    for (int step = WIDTH / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    for (int step = Width / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
@@ -215,18 +221,18 @@ EVO_DEVICE void evo_shared_store(unsigned address, float value) {
 }
 
 // 16 bytes at a time into an array of words; the address is a multiple of 16.
-template <int COUNT> EVO_DEVICE void evo_shared_load(unsigned address, unsigned (&words)[COUNT]) {
+template <int Count> EVO_DEVICE void evo_shared_load(unsigned address, unsigned (&words)[Count]) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 4)
+    for (int i = 0; i < Count; i += 4)
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
                      : "r"(address + 4 * i)
                      : "memory");
 }
 
-template <int COUNT> EVO_DEVICE void evo_shared_store(unsigned address, const unsigned (&words)[COUNT]) {
+template <int Count> EVO_DEVICE void evo_shared_store(unsigned address, const unsigned (&words)[Count]) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 4)
+    for (int i = 0; i < Count; i += 4)
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address + 4 * i), "r"(words[i]),
                      "r"(words[i + 1]), "r"(words[i + 2]), "r"(words[i + 3])
                      : "memory");

@@ -90,9 +90,9 @@ EVO_DEVICE void evo_bulk_store(void* global, unsigned shared, int bytes) {
                  : "memory");
 }
 EVO_DEVICE void evo_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until at most PENDING groups have not been read from shared memory yet.
-template <int PENDING> EVO_DEVICE void evo_bulk_wait() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+// Until at most Pending groups have not been read from shared memory yet.
+template <int Pending> EVO_DEVICE void evo_bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 
 // --- asynchronous 16-byte copies, global to shared; a thread waits for the groups that it committed
@@ -105,9 +105,9 @@ EVO_DEVICE void evo_async_load(unsigned shared, const void* global, bool there) 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(there ? 16 : 0) : "memory");
 }
 EVO_DEVICE void evo_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most PENDING groups are on their way.
-template <int PENDING> EVO_DEVICE void evo_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+// Until at most Pending groups are on their way.
+template <int Pending> EVO_DEVICE void evo_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 // A box of a two-dimensional tensor map; `column` is the innermost coordinate. `shared` is 128-byte aligned.

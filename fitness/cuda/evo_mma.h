@@ -64,14 +64,14 @@ EVO_DEVICE void evo_mma_half(unsigned* d, const unsigned (&a)[4], unsigned b0, u
 
 EVO_DEVICE void evo_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 EVO_DEVICE void evo_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most PENDING groups are in flight.
-template <int PENDING> EVO_DEVICE void evo_wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+// Until at most Pending groups are in flight.
+template <int Pending> EVO_DEVICE void evo_wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Tells the compiler that these registers may have changed: they are not moved across a wait or a fence.
-template <int COUNT> EVO_DEVICE void evo_touch(float (&d)[COUNT]) {
+template <int Count> EVO_DEVICE void evo_touch(float (&d)[Count]) {
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+    for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // Descriptor of an operand b [16, N] in shared memory without swizzle, made of core matrices: 8 rows of 16 bytes, one
@@ -91,19 +91,19 @@ EVO_DEVICE unsigned long long evo_wgmma_operand(unsigned address, int along_k, i
 #define EVO_D64                                                                                                  \
     EVO_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
             "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define EVO_WGMMA(N, D, A, B, KEEP, SIGN, TURN, ...)                                                       \
-    asm volatile("{ .reg .pred keep; setp.ne.b32 keep, " KEEP ", 0;\n\t"                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D "}, {" A "}, " B ", keep, " \
-                 SIGN ", 1, " TURN "; }"                                                                   \
-                 : __VA_ARGS__                                                                             \
+#define EVO_WGMMA(n_, d_, a_, b_, keep_, sign_, turn_, ...)                                                    \
+    asm volatile("{ .reg .pred keep; setp.ne.b32 keep, " keep_ ", 0;\n\t"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #n_ "k16.f32.bf16.bf16 {" d_ "}, {" a_ "}, " b_ ", keep, " \
+                 sign_ ", 1, " turn_ "; }"                                                                      \
+                 : __VA_ARGS__                                                                                  \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(sign), "n"(turned))
 
-// d [64, N] <- (keep ? d : 0) + SIGN a [64, 16] b [16, N] of bf16, sums in fp32. N is 16, 32, 64 or 128, SIGN 1 or -1.
-// ACROSS: what is contiguous in a core matrix of b is N, not K.
-template <int N, int SIGN = 1, bool ACROSS = false>
+// d [64, N] <- (keep ? d : 0) + Sign a [64, 16] b [16, N] of bf16, sums in fp32. N is 16, 32, 64 or 128, Sign 1 or -1.
+// Across: what is contiguous in a core matrix of b is N, not K.
+template <int N, int Sign = 1, bool Across = false>
 EVO_DEVICE void evo_wgmma(float* d, const unsigned (&a)[4], unsigned long long b, int keep = 1) {
     static_assert(N == 16 || N == 32 || N == 64 || N == 128, "evo_wgmma has N = 16, 32, 64 and 128");
-    constexpr int sign = SIGN, turned = ACROSS;
+    constexpr int sign = Sign, turned = Across;
     if constexpr (N == 16) EVO_WGMMA(16, EVO_D8, "%8, %9, %10, %11", "%12", "%13", "%14", "%15", EVO_F8(0));
     if constexpr (N == 32) EVO_WGMMA(32, EVO_D16, "%16, %17, %18, %19", "%20", "%21", "%22", "%23", EVO_F16(0));
     if constexpr (N == 64) EVO_WGMMA(64, EVO_D32, "%32, %33, %34, %35", "%36", "%37", "%38", "%39", EVO_F32(0));
