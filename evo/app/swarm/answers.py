@@ -17,6 +17,7 @@ from evo.errors import UsageError
 from evo.genome import Genome
 from evo.genome.genome import SUFFIXES
 from evo.genome.header import MAX_SOURCE_BYTES
+from evo.plugins.manager import Plugins
 from evo.records import Author
 
 KEYS = "ask, parents, source | edits | values, note, author: {kind, model}"
@@ -86,8 +87,11 @@ def _text(file: Path, stdin: TextIO) -> tuple[str, str]:
 def desk_for(archive: str, answer: Mapping[str, Any], *, run: str, operator: str, target: str) -> Desk:
     """The desk that an answer belongs to: the run or operator named, else those of its ask, its parents, its source.
 
-    Raises `UsageError` where nothing tells.
+    Raises `UsageError` where nothing tells, and for a whole genome of another operator: before an archive is made.
     """
+    source, suffix = str(answer.get("source") or ""), str(answer.get("suffix") or "")
+    if operator and source and suffix in SUFFIXES:
+        Genome.parse(source, suffix).contract(Plugins.load().operator(operator))
     if not (run or operator):
         run, operator, place = _belongs(archive, answer)
         target = place if target == "auto" else target

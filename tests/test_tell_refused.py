@@ -1,0 +1,85 @@
+"""What is told and refused: it says why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import evo
+from evo import api
+from evo.archive import Archive
+from evo.cli.root import app
+from evo.errors import UnknownNameError, UsageError
+from evo.operators.rmsnorm import RmsNorm
+
+CASE = "bf16-32x1024"
+SEEDS = RmsNorm().seeds("cpu")
+PLAIN = SEEDS[0].read_text()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> str:
+    return str(tmp_path / "evo.db")
+
+
+def desk(archive: str, **options: Any) -> api.Desk:
+    return evo.open(archive, **({"operator": "rmsnorm", "target": "cpu", "cases": [CASE]} | options))
+
+
+def renamed(species: str) -> str:
+    return PLAIN.replace('species  = "plain"', f'species  = "{species}"')
+
+
+def run_cli(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "another operator": {"source": PLAIN.replace('"rmsnorm"', '"softmax"')},
+    "no genome": {"source": "int main() {}"},
+    "no parent": {"values": {"ROWS": 4}},
+    "unknown parent": {"values": {"ROWS": 4}, "parents": ["ffffffff"]},
+    "unknown gene": {"source": PLAIN, "values": {"CHEESE": 4}},
+}
+
+
+@pytest.mark.parametrize("answer", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_leaves_nothing_behind(archive: str, answer: dict[str, Any]) -> None:
+    with desk(archive) as open_desk:
+        with pytest.raises(UsageError):
+            open_desk.tell(**answer)
+        assert open_desk.archive.runs() == []
+        told = open_desk.tell(source=renamed("good"))
+        assert [record.id for record in open_desk.archive.runs()] == [open_desk.run.id]
+    with Archive.open(archive) as store:
+        held = [proposal.candidate for proposal, _ in store.open_proposals(store.runs()[0].id)]
+    assert len(held) == len(SEEDS) + 1
+    assert told.candidate in {candidate.id for candidate in held}
+
+
+def test_a_question_that_is_refused_leaves_nothing_behind(archive: str) -> None:
+    with desk(archive) as open_desk:
+        with pytest.raises(UnknownNameError, match="unknown candidate id"):
+            open_desk.ask(parent="ffffffff")
+        assert open_desk.archive.runs() == []
+
+
+def test_desks_that_were_opened_at_once_hold_what_is_told_in_one_run(archive: str) -> None:
+    with desk(archive) as one, desk(archive) as other:
+        one.tell(source=renamed("one"))
+        other.tell(source=renamed("other"))
+        assert one.run.id == other.run.id
+    with Archive.open(archive) as store:
+        (record,) = store.runs()
+        assert len(store.open_proposals(record.id)) == len(SEEDS) + 2
+
+
+def test_a_genome_of_another_operator_makes_no_archive(archive: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.cpp"
+    file.write_text(PLAIN)
+    done = run_cli("tell", str(file), "-o", "rmsnorm_backward", "--archive", archive)
+    assert (done.exit_code, "this genome is for another operator than 'rmsnorm_backward'" in done.stderr) == (2, True)
+    assert not Path(archive).exists()
