@@ -10,14 +10,17 @@ from typer.testing import CliRunner
 
 import evo
 from evo import api
-from evo.archive import Archive
+from evo.archive import Archive, RunRecord
+from evo.archive.messages import Message, MessageKind, heard
 from evo.cli.root import app
 from evo.errors import UnknownNameError, UsageError
 from evo.operators.rmsnorm import RmsNorm
+from evo.records import State
 
 CASE = "bf16-32x1024"
 SEEDS = RmsNorm().seeds("cpu")
 PLAIN = SEEDS[0].read_text()
+ELSEWHERE = RunRecord("run-elsewhere", "rmsnorm", "cpu", "cpu:9", "evo evaluate", 0, "", (CASE,), "numpy", "e", 1.0)
 
 
 @pytest.fixture
@@ -42,6 +45,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no genome": {"source": "int main() {}"},
     "no parent": {"values": {"ROWS": 4}},
     "unknown parent": {"values": {"ROWS": 4}, "parents": ["ffffffff"]},
+    "unknown ask": {"source": PLAIN, "ask": "zzz"},
     "unknown gene": {"source": PLAIN, "values": {"CHEESE": 4}},
 }
 
@@ -77,9 +81,45 @@ def test_desks_that_were_opened_at_once_hold_what_is_told_in_one_run(archive: st
         assert len(store.open_proposals(record.id)) == len(SEEDS) + 2
 
 
+def test_the_first_that_is_told_may_be_a_seed(archive: str) -> None:
+    with desk(archive) as open_desk:
+        seed = open_desk.tell(source=PLAIN)
+    assert (seed.state, seed.of) == (State.DUPLICATE, seed.candidate)
+
+
 def test_a_genome_of_another_operator_makes_no_archive(archive: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.cpp"
     file.write_text(PLAIN)
     done = run_cli("tell", str(file), "-o", "rmsnorm_backward", "--archive", archive)
     assert (done.exit_code, "this genome is for another operator than 'rmsnorm_backward'" in done.stderr) == (2, True)
     assert not Path(archive).exists()
+
+
+def test_a_question_that_was_never_asked_is_refused(archive: str, tmp_path: Path) -> None:
+    with desk(archive) as open_desk:
+        ask = open_desk.ask()
+        with pytest.raises(UnknownNameError, match="unknown ask id 'zzz'") as caught:
+            open_desk.tell(source=renamed("lost"), ask="zzz")
+        assert ask.ask in caught.value.fix
+        told = open_desk.tell(source=renamed("mine"), ask=ask.ask)
+        with pytest.raises(UnknownNameError, match="unknown ask id"):  # a message, and no question
+            open_desk.tell(source=renamed("lost"), ask=messages(archive, "tell")[-1].id)
+        with pytest.raises(UnknownNameError, match="unknown ask id 'zzz'"):  # told again, it changes nothing either
+            open_desk.tell(source=renamed("mine"), ask="zzz")
+    with Archive.open(archive) as store:
+        store.start_run(ELSEWHERE)
+    with desk(archive, run=ELSEWHERE.id, operator="", cases=()) as other:
+        with pytest.raises(UsageError, match=f"question {ask.ask} was asked of run {ask.run}"):
+            other.tell(source=renamed("lost"), ask=ask.ask)
+    assert {message.data["ask"] for message in messages(archive, "tell") if message.data} == {ask.ask}
+    assert told.state is State.PENDING
+    file = tmp_path / "mine.cpp"
+    file.write_text(renamed("lost"))
+    for words in ([str(file)], [str(file), "-o", "rmsnorm", "-t", "cpu"], ["--gene", "ROWS=4"]):
+        done = run_cli("tell", *words, "--ask", "zzz", "--archive", archive)
+        assert (done.exit_code, "unknown ask id 'zzz'" in done.stderr) == (2, True), done.output
+
+
+def messages(archive: str, kind: MessageKind) -> list[Message]:
+    with Archive.open(archive) as store, store.reading() as connection:
+        return [message for record in store.runs() for message in heard(connection, record.id, [kind])]

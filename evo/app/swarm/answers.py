@@ -10,9 +10,8 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo.app.swarm.asked import Told
-from evo.app.swarm.asking import Desk, open_desk
+from evo.app.swarm.asking import Desk, asked, open_desk
 from evo.archive import Archive
-from evo.archive.messages import by_id
 from evo.errors import UsageError
 from evo.genome import Genome
 from evo.genome.genome import SUFFIXES
@@ -102,9 +101,8 @@ def _belongs(archive: str, answer: Mapping[str, Any]) -> tuple[str, str, str]:
     """(run, operator, target), the first or the others empty."""
     if answer.get("ask") or answer.get("parents"):
         with Archive.open(archive, create=False) as store, store.reading() as connection:
-            question = by_id(connection, str(answer.get("ask")))
-            if question is not None:
-                return question.run, "", "auto"
+            if ask := str(answer.get("ask") or ""):
+                return asked(connection, ask).run, "", "auto"
             for parent in answer.get("parents") or ():
                 candidate = store.candidate(str(parent))
                 return "", candidate.operator, candidate.target

@@ -22,7 +22,7 @@ from evo.app.swarm.ask_prompt import LESSONS_TOKENS, prompt
 from evo.app.swarm.asked import SCHEMA, Answer, Ask, ParentView, Told, case_views
 from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
 from evo.archive.evaluations import load_evaluations
-from evo.archive.messages import heard, say
+from evo.archive.messages import Message, by_id, heard, newest, say
 from evo.archive.proposals import insert_candidate, load_proposals
 from evo.errors import UnknownNameError, UsageError
 from evo.genome import Genome, make_candidate
@@ -124,26 +124,26 @@ class Desk:
         `edits` is text with SEARCH/REPLACE blocks, or a list of {"search", "replace"}. `ask` names the question; its
         parents are taken where none are given. Telling the same again changes nothing and says the same candidate.
 
-        Raises `UsageError` for an answer that does not fit its parent, and (a `GenomeError`) for a source that is no
-        genome of this operator.
+        Raises `UsageError` for an answer that does not fit its parent or its question, and (a `GenomeError`) for a
+        source that is no genome of this operator.
         """
         with self._writing() as connection:
-            said = heard(connection, self.run.id, ("ask", "tell"))
-            question = next((message for message in said if message.id == ask), None)
+            run = self.run.id  # with the seeds in it, of which the answer may be one
+            question = asked(connection, ask, run) if ask else None
             named = [self.archive.candidate(name) for name in parents]
             if not named and question is not None:
                 named = [self.archive.candidate(name) for name in question.data["parents"]]
             candidate = self._candidate(source, edits, values, named, suffix)
             lineage = tuple(parent.id for parent in named if parent.id != candidate.id)
             views = self._views(candidate.id)
-            told = _known(views, Proposal("", self.run.id, candidate, lineage, author, note), self._evaluations(views))
+            told = _known(views, Proposal("", run, candidate, lineage, author, note), self._evaluations(views))
             if told is None:
-                proposal = Proposal(ids.new_id(), self.run.id, candidate, lineage, author, note)
+                proposal = Proposal(ids.new_id(), run, candidate, lineage, author, note)
                 self.archive.propose(proposal)
                 told = Told(candidate.id, State.PENDING)
-                say(connection, self.run.id, "tell", subject=proposal.id, data={"ask": ask})
+                say(connection, run, "tell", subject=proposal.id, data={"ask": ask})
             elif ask:
-                say(connection, self.run.id, "tell", data={"ask": ask})
+                say(connection, run, "tell", data={"ask": ask})
             return told
 
     def answer(self, candidate: str) -> Answer:
@@ -259,6 +259,19 @@ class Desk:
             inherited = {n: v for n, v in first.values.items() if n in genome.genes and v in genome.genes[n].choices}
         given = gene_values(genome, {name: str(value) for name, value in (values or {}).items()})
         return make_candidate(self.operator.name, self.target.name, genome, inherited | given)
+
+
+def asked(connection: Connection, ask: str, run: str = "") -> Message:
+    """The question of that whole id. Raises `UnknownNameError`, and `UsageError` for one asked of another run."""
+    question = by_id(connection, ask)
+    if question is None or question.kind != "ask":
+        raise UnknownNameError("ask id", ask, newest(connection, "ask"), fix="`evo ask` asks another")
+    if run and question.run != run:
+        raise UsageError(
+            f"question {ask} was asked of run {question.run}",
+            fix=f"answer it there by --run {question.run}, or name its parents instead of it",
+        )
+    return question
 
 
 def edited(source: str, edits: Edits) -> str:
