@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 import evo
 from evo import api
+from evo.app.swarm.answers import tell_answer
 from evo.archive import Archive, RunRecord
 from evo.archive.messages import Message, MessageKind, heard
 from evo.cli.root import app
 from evo.errors import UnknownNameError, UsageError
 from evo.operators.rmsnorm import RmsNorm
-from evo.records import State
+from evo.records import Author, State
 
 CASE = "bf16-32x1024"
 SEEDS = RmsNorm().seeds("cpu")
@@ -46,6 +47,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no parent": {"values": {"ROWS": 4}},
     "unknown parent": {"values": {"ROWS": 4}, "parents": ["ffffffff"]},
     "unknown ask": {"source": PLAIN, "ask": "zzz"},
+    "author": {"source": PLAIN, "author": Author("x\ny")},
     "unknown gene": {"source": PLAIN, "values": {"CHEESE": 4}},
 }
 
@@ -123,3 +125,35 @@ def test_a_question_that_was_never_asked_is_refused(archive: str, tmp_path: Path
 def messages(archive: str, kind: MessageKind) -> list[Message]:
     with Archive.open(archive) as store, store.reading() as connection:
         return [message for record in store.runs() for message in heard(connection, record.id, [kind])]
+
+
+LONG = "m" * 201
+WRONG_AUTHORS = {
+    "": "the author's kind is empty",
+    " ": "the author's kind is empty",
+    "x\ny": "the author's kind 'x\\ny' is not one printable line",
+    "agent:\x1b[31m": "the author's model '\\x1b[31m' is not one printable line",
+    "agent:a\tb": "the author's model 'a\\tb' is not one printable line",
+    "agent:\u202eb": "the author's model '\\u202eb' is not one printable line",
+    "k" * 65: "the author's kind has 65 characters, of at most 64",
+    f"agent:{LONG}": "the author's model has 201 characters, of at most 200",
+}
+
+
+@pytest.mark.parametrize("author", WRONG_AUTHORS)
+def test_an_author_is_one_printable_line(archive: str, tmp_path: Path, author: str) -> None:
+    file = tmp_path / "mine.cpp"
+    file.write_text(renamed("mine"))
+    done = run_cli("tell", str(file), "-o", "rmsnorm", "-t", "cpu", "--author", author, "--archive", archive)
+    assert (done.exit_code, WRONG_AUTHORS[author] in done.stderr) == (2, True), done.stderr
+    kind, _, model = author.partition(":")
+    with desk(archive) as open_desk:
+        with pytest.raises(UsageError) as caught:
+            open_desk.tell(source=PLAIN, author=Author(kind, model))
+        assert caught.value.what == WRONG_AUTHORS[author]
+        with pytest.raises(UsageError) as caught:
+            tell_answer(open_desk, {"source": PLAIN, "author": {"kind": kind, "model": model}})
+        assert caught.value.what == WRONG_AUTHORS[author]
+        assert open_desk.archive.runs() == []
+        good = open_desk.tell(source=PLAIN, author=Author("Jürgen 漢字", "m" * 200))
+        assert good.state is State.DUPLICATE

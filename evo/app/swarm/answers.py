@@ -32,8 +32,8 @@ class Edit(BaseModel):
 class By(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    kind: str = Field(default="agent", min_length=1, max_length=64)
-    model: str = Field(default="", max_length=200)
+    kind: str = "agent"
+    model: str = ""
 
 
 class Answer(BaseModel):

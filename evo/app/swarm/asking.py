@@ -20,6 +20,7 @@ from evo.app.stand import choose_target, find_target, select_cases
 from evo.app.swarm.ask_choice import Choice, Stock, choose, improving
 from evo.app.swarm.ask_prompt import LESSONS_TOKENS, prompt
 from evo.app.swarm.asked import SCHEMA, Answer, Ask, ParentView, Told, case_views
+from evo.app.swarm.authors import expect_author
 from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
 from evo.archive.evaluations import load_evaluations
 from evo.archive.messages import Message, by_id, heard, newest, say
@@ -124,9 +125,10 @@ class Desk:
         `edits` is text with SEARCH/REPLACE blocks, or a list of {"search", "replace"}. `ask` names the question; its
         parents are taken where none are given. Telling the same again changes nothing and says the same candidate.
 
-        Raises `UsageError` for an answer that does not fit its parent or its question, and (a `GenomeError`) for a
-        source that is no genome of this operator.
+        Raises `UsageError` for an answer that does not fit its parent or its question and for an author without
+        a proper name, and (a `GenomeError`) for a source that is no genome of this operator.
         """
+        expect_author(author)
         with self._writing() as connection:
             run = self.run.id  # with the seeds in it, of which the answer may be one
             question = asked(connection, ask, run) if ask else None
