@@ -73,6 +73,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise ArchiveError(f"there is no folder {path.parent} for the archive", fix=f"mkdir -p {path.parent}")
     if path.is_dir():
         raise ArchiveError(f"the archive {path} is a folder", fix=f"name a file, such as {path / 'evo.db'}")
+    if path.exists() and not path.is_file():  # a device or a pipe, of which SQLite says strange things or none at all
+        raise ArchiveError(f"the archive {path} is no regular file", fix="name a file, such as evo.db, with --archive")
     if not path.exists() and not create:
         raise ArchiveError(f"there is no archive {path}", fix="`evo run` makes one; or name another with --archive")
     if path.exists() and not os.access(path, os.R_OK):

@@ -71,6 +71,12 @@ def by_id(connection: Connection, message: str) -> Message | None:
     return None if row is None else _message(row)
 
 
+def newest(connection: Connection, kind: MessageKind, limit: int = 2) -> list[str]:
+    """The ids of a few, to show as examples."""
+    query = select(MESSAGE.c.id).where(MESSAGE.c.kind == kind).order_by(MESSAGE.c.id.desc()).limit(limit)
+    return list(connection.execute(query).scalars())
+
+
 def starved(connection: Connection, run: str = "") -> list[str]:
     """Ids of the proposals that somebody told (to that run, if one is named) and nobody evaluates now, oldest first:
     pending, or with a lease that has run out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from importlib import resources
@@ -46,6 +47,25 @@ def test_a_file_that_is_not_sqlite(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"evo\.db is not an evo archive: it is not an SQLite file"):
         Archive.open(str(place))
     assert place.read_text().startswith("these are my notes")
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/zero", "fifo"])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, place: str, readonly: bool) -> None:
+    named = tmp_path / place  # an absolute one stays as it is
+    if place == "fifo":
+        os.mkfifo(named)  # SQLite would wait for its other end
+    with pytest.raises(ArchiveError) as caught:
+        Archive.open(str(named), readonly=readonly)
+    assert caught.value.what == f"the archive {named} is no regular file"
+    assert caught.value.fix == "name a file, such as evo.db, with --archive"
+
+
+def test_a_link_to_an_archive_is_one(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    with Archive.open(str(link), readonly=True) as archive:
+        assert [record.id for record in archive.runs()] == [RUN.id]
 
 
 def test_another_applications_file_is_left_alone(tmp_path: Path) -> None:

@@ -26,6 +26,24 @@ def test_text_reads_back() -> None:
     assert Budget.parse(str(budget)) == budget
 
 
+@pytest.mark.parametrize(
+    ("budget", "text"),
+    [
+        (Budget(evaluations=1234567), "evaluations=1234567"),
+        (Budget(evaluations=2**53 + 1), "evaluations=9007199254740993"),
+        (Budget(evaluations=1, tokens=123456789, stall=10**6), "evaluations=1,tokens=123456789,stall=1000000"),
+        (Budget(minutes=5.0, usd=0.1234567), "minutes=5,usd=0.1234567"),
+        (Budget(minutes=1 / 3), "minutes=0.3333333333333333"),
+        (Budget(gpu_minutes=1234567.5), "gpu_minutes=1234567.5"),
+        (Budget(minutes=1e300), "minutes=1e+300"),
+    ],
+)
+def test_text_says_every_digit(budget: Budget, text: str) -> None:
+    """The archive keeps the text: `evo status` and `evo resume` read the limits back from it."""
+    assert str(budget) == text
+    assert Budget.parse(text) == budget
+
+
 @pytest.mark.parametrize("text", ["", " ", "tokens=5", "usd=1,tokens=5"])
 def test_one_minute_unless_something_ends_the_run(text: str) -> None:
     assert Budget.parse(text).minutes == 1.0
@@ -43,8 +61,10 @@ def test_no_minute_is_added_to_a_limit_that_ends_the_run(key: str) -> None:
         ("cheese=5", "unknown budget key 'cheese'", "there are: evaluations, minutes"),
         ("minutes=-1", "minutes=-1 is not above zero", "leave minutes out"),
         ("minutes=0", "minutes=0 is not above zero", "leave minutes out"),
-        ("minutes=nan", "minutes=nan is not above zero", "leave minutes out"),
-        ("minutes=inf", "minutes=inf is not above zero", "leave minutes out"),
+        ("minutes=nan", "minutes=nan is not a finite number", "leave minutes out for no limit"),
+        ("minutes=inf", "minutes=inf is not a finite number", "leave minutes out for no limit"),
+        ("minutes=-inf", "minutes=-inf is not a finite number", "leave minutes out for no limit"),
+        ("evaluations=1e400", "evaluations=1e400 is not a finite number", "leave evaluations out for no limit"),
         ("minutes=two", "minutes=two is not a number", "--budget"),
         ("minutes", "'minutes' has no value", "--budget"),
         ("stall=2.5", "stall=2.5 is not a whole number", "write stall=3"),

@@ -28,8 +28,8 @@ def prompt(
     if as_json:
         output.print_json(request)
     else:
-        typer.echo(request.system)
-        typer.echo(request.messages[0].text, nl=False)
+        output.echo(request.system)
+        output.echo(request.messages[0].text, nl=False)
 
 
 def approve(

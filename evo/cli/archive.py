@@ -39,7 +39,7 @@ def top(
     others = others_line(evo.archive_others(archive, operator, target, evaluator))
     if as_json or as_csv:
         (output.print_json if as_json else output.print_csv)(rows)
-        typer.echo(others.plain, err=True, nl=bool(others.plain))
+        output.echo(others.plain, err=True, nl=bool(others.plain))
     else:
         output.print_table(top_table(rows), *([others] if others.plain else []))
 
@@ -194,7 +194,7 @@ def query(
 
         output.print_table(answer_table(found))
     if found.more:
-        typer.echo(f"there are more than {limit} rows; --limit shows more", err=True)
+        output.echo(f"there are more than {limit} rows; --limit shows more", err=True)
 
 
 app.command()(care.check)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evo.cli import options
+from evo.cli import options, output
 
 if TYPE_CHECKING:
     from evo.app.swarm.asked import Answer, Told
@@ -40,12 +39,12 @@ def ask(
     with app.open_desk(archive, run=run, operator=operator, target=target, cases=tuple(cases or ())) as desk:
         question = desk.ask(lease_s=60 * lease, parent=parent)
     if as_json:
-        _print(app.ask_json(question))
+        output.print_json(app.ask_json(question))
         return
-    typer.echo(question.prompt)
+    output.echo(question.prompt)
     parents = " ".join(f"--parent {parent.id[:12]}" for parent in question.parents)
     to = f"--run {question.run}"
-    typer.echo(f"answer with: evo tell FILE {to} --ask {question.ask} {parents} --note '...'", err=True)
+    output.echo(f"answer with: evo tell FILE {to} --ask {question.ask} {parents} --note '...'", err=True)
 
 
 def tell(
@@ -76,9 +75,9 @@ def tell(
     with app.desk_for(archive, answer, run=run, operator=operator, target=target) as desk:
         told = app.tell_answer(desk, answer)
     if as_json:
-        _print(told.plain())
+        output.print_json(told.plain())
     else:
-        typer.echo(told_line(told))
+        output.echo(told_line(told))
 
 
 def evaluate(
@@ -93,15 +92,14 @@ def evaluate(
     if not pending:
         raise typer.BadParameter("say what to evaluate; for one file see `evo bench`", param_hint="--pending")
     from evo import app
-    from evo.cli import output
 
     judged = app.evaluate_pending(archive, target=target, protocol=protocol, say=output.sayer(quiet))
     for reason in judged.left:
-        typer.echo(f"left: {reason}", err=True)
+        output.echo(f"left: {reason}", err=True)
     if as_json:
-        _print([app.answer_json(answer) for answer in judged.answers])
+        output.print_json([app.answer_json(answer) for answer in judged.answers])
     else:
-        typer.echo("\n".join(_line(answer) for answer in judged.answers) or "nothing waited")
+        output.echo("\n".join(_line(answer) for answer in judged.answers) or "nothing waited")
     if judged.left:
         raise typer.Exit(1)
 
@@ -132,7 +130,3 @@ def _given(**values: Any) -> dict[str, Any]:
 def _author(text: str) -> dict[str, str]:
     kind, _, model = text.partition(":")
     return {"kind": kind, "model": model}
-
-
-def _print(data: Any) -> None:
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -29,8 +29,9 @@ def check(archive: options.Archive = "evo.db", as_json: options.Json = False, as
 def upgrade(archive: options.Archive = "evo.db") -> None:
     """Bring an archive of an older evo up to date. After that an older evo cannot read it."""
     from evo import app as evo
+    from evo.cli import output
 
-    typer.echo(f"{archive} has schema {evo.archive_upgrade(archive)}")
+    output.echo(f"{archive} has schema {evo.archive_upgrade(archive)}")
 
 
 def vacuum(archive: options.Archive = "evo.db", as_json: options.Json = False) -> None:
@@ -44,7 +45,7 @@ def vacuum(archive: options.Archive = "evo.db", as_json: options.Json = False) -
         output.print_json(done)
     else:
         sizes = f"{notation.size(done.before_bytes)} -> {notation.size(done.after_bytes)}"
-        typer.echo(f"{sizes}; removed {done.sources} sources and {done.builds} builds that nothing referred to")
+        output.echo(f"{sizes}; removed {done.sources} sources and {done.builds} builds that nothing referred to")
 
 
 def merge(
@@ -61,8 +62,8 @@ def merge(
         output.print_json(done)
     else:
         names = ("runs", "candidates", "proposals", "evaluations", "lessons")
-        typer.echo("new: " + ", ".join(f"{getattr(done, name)} {name}" for name in names))
-        typer.echo(f"gone on since: {done.advanced}")
+        output.echo("new: " + ", ".join(f"{getattr(done, name)} {name}" for name in names))
+        output.echo(f"gone on since: {done.advanced}")
 
 
 def backup(
@@ -79,4 +80,4 @@ def backup(
     if as_json:
         output.print_json({"file": str(to), "bytes": size})
     else:
-        typer.echo(f"{to}: {notation.size(size)}")
+        output.echo(f"{to}: {notation.size(size)}")

@@ -49,7 +49,7 @@ def inject(
     else:
         from evo.cli.asking import told_line
 
-        typer.echo(told_line(told))
+        output.echo(told_line(told))
 
 
 def ban(
@@ -67,7 +67,7 @@ def ban(
     if as_json:
         output.print_json({"run": banned, "gene": name, "value": value})
     else:
-        typer.echo(f"run {banned} will not propose {name}={value} any more")
+        output.echo(f"run {banned} will not propose {name}={value} any more")
 
 
 def stop(run: Run = "", archive: options.Archive = "evo.db", as_json: options.Json = False) -> None:
@@ -79,4 +79,4 @@ def stop(run: Run = "", archive: options.Archive = "evo.db", as_json: options.Js
     if as_json:
         output.print_json({"run": stopped})
     else:
-        typer.echo(f"run {stopped} was asked to stop")
+        output.echo(f"run {stopped} was asked to stop")

@@ -140,14 +140,14 @@ def export_(
     archive: options.Archive = "evo.db",
 ) -> None:
     """Write the lessons with their evidence as JSON, for another team."""
-    import json
-
     from evo.app.memory.lessons import export_lessons
+    from evo.cli import output
     from evo.errors import UsageError
+    from evo.report.printable import json_text
 
-    content = json.dumps(export_lessons(archive, operator, target), indent=2, ensure_ascii=False) + "\n"
+    content = json_text(export_lessons(archive, operator, target)) + "\n"
     if file is None:
-        typer.echo(content, nl=False)
+        output.echo(content, nl=False)
         return
     try:
         file.write_text(content, encoding="utf-8")

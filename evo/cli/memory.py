@@ -32,7 +32,7 @@ def effects(
     if as_json:
         output.print_json(rows)
     elif as_csv:
-        output_csv(CSV, [[getattr(row, name) for name in CSV] for row in rows])
+        output.print_csv([[getattr(row, name) for name in CSV] for row in rows], CSV)
     else:
         output.print_table(effects_table(rows, every=every))
 
@@ -78,13 +78,3 @@ def minimise(
         output.print_json(found)
     else:
         output.print_table(minimised_report(found.edits, found.total, found.lines, found.lines_before, found.file))
-
-
-def output_csv(head: tuple[str, ...], rows: list[list[object]]) -> None:
-    """Standard CSV on standard output."""
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)

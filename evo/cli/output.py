@@ -13,12 +13,22 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+def echo(content: str, *, err: bool = False, nl: bool = True) -> None:
+    """Text for people, whoever wrote it."""
+    import typer
+
+    from evo.report.printable import printable
+
+    typer.echo(printable(content), err=err, nl=nl)
+
+
 def print_json(data: Any) -> None:
     """One JSON object (of a record) or array (of records) on standard output, and nothing else there."""
     from evo.codec import dumps
+    from evo.report.printable import json_text
 
     value = [json.loads(dumps(item)) for item in data] if isinstance(data, list | tuple) else json.loads(dumps(data))
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
 
 
 def print_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> None:
@@ -39,7 +49,11 @@ def print_csv(records: Sequence[Any], columns: Sequence[str] = ()) -> None:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    """Strings as they are, save on a terminal, which would obey what is hidden in them."""
+    from evo.report.printable import printable
+
+    cell = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return printable(cell) if isinstance(cell, str) and sys.stdout.isatty() else cell
 
 
 def print_table(*parts: RenderableType) -> None:
@@ -60,18 +74,20 @@ def progress_console() -> Console:
 
 def sayer(quiet: bool) -> Callable[[str], None]:
     """Prints what is being done, a line each on standard error."""
+    from evo.report.layout import text
+
     console = progress_console()
-    return lambda message: (
-        None if quiet else console.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
-    )
+    return lambda message: None if quiet else console.print(text(message, "dim"), soft_wrap=True)
 
 
 @contextmanager
 def doing(what: str) -> Iterator[Callable[[str], None]]:
     """What is being done: one line that changes on a terminal, else a line each on standard error."""
+    from evo.report.layout import text
+
     console = progress_console()
     if console.is_terminal:
         with console.status(what) as status:
-            yield status.update
+            yield lambda message: status.update(text(message))
     else:
         yield sayer(quiet=False)

@@ -20,6 +20,7 @@ from evo.cli import (
     lessons,
     mcp,
     memory,
+    output,
     run,
     sanitize,
     trust,
@@ -35,11 +36,11 @@ class Verbs(TyperGroup):
             return super().invoke(ctx)
         except EvoError as error:
             sys.stdout.flush()
-            typer.echo(f"error: {error}", err=True)
+            output.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as interrupt:  # its text, if any, says how to go on
             sys.stdout.flush()
-            typer.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            output.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
             raise typer.Exit(130) from None
 
 
@@ -58,9 +59,9 @@ def _version(value: bool) -> None:
         from importlib import metadata
 
         try:
-            typer.echo(f"evo {metadata.version('evo-kernels')}")
+            output.echo(f"evo {metadata.version('evo-kernels')}")
         except metadata.PackageNotFoundError:
-            typer.echo("evo (not installed)")
+            output.echo("evo (not installed)")
         raise typer.Exit
 
 

@@ -12,6 +12,7 @@ from evo.errors import UsageError
 
 WHOLE = frozenset({"evaluations", "tokens", "stall"})
 ENDING = ("evaluations", "minutes", "gpu_minutes", "stall")  # those that every run uses up sooner or later
+EXACT = 2**53  # from here on a float's neighbours are more than 1 apart: not all of its digits are known
 EXAMPLE = "write for example --budget minutes=5,evaluations=500"
 
 
@@ -52,7 +53,12 @@ class Budget:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
 
     def __str__(self) -> str:
-        return ",".join(f"{key}={value:g}" for key, value in self.limits().items())
+        return ",".join(f"{key}={written(value)}" for key, value in self.limits().items())
+
+
+def written(value: float) -> str:
+    """A limit with all its digits, so that it reads back as it was; whole numbers without a point."""
+    return str(int(value)) if isinstance(value, int) or (value.is_integer() and value < EXACT) else repr(value)
 
 
 def _expect_key(key: str, seen: Mapping[str, float]) -> None:
@@ -70,11 +76,13 @@ def _number(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise UsageError(f"budget {key}={text} is not a number", fix=EXAMPLE) from None
-    if not math.isfinite(value) or value <= 0:
+    if not math.isfinite(value):
+        raise UsageError(f"budget {key}={text} is not a finite number", fix=f"leave {key} out for no limit")
+    if value <= 0:
         raise UsageError(f"budget {key}={text} is not above zero", fix=f"leave {key} out for no limit")
     if key in WHOLE and value != int(value):
         raise UsageError(f"budget {key}={text} is not a whole number", fix=f"write {key}={math.ceil(value)}")
-    return value
+    return int(text) if key in WHOLE and text.isdecimal() else value  # a float would round beyond 2**53
 
 
 class Meter:

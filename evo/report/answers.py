@@ -15,7 +15,7 @@ from evo.archive.asking import Rows
 from evo.archive.care import Problem
 from evo.archive.failing import FailureGroup
 from evo.report import notation
-from evo.report.layout import table, text
+from evo.report.layout import assemble, table, text
 
 LONGEST = 60  # characters of one cell
 _ID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -59,7 +59,7 @@ def problem_table(problems: Sequence[Problem]) -> Group | Text:
     parts = []
     for problem in problems:
         style = "red" if problem.harm == "damage" else "yellow"
-        parts.append(Text.assemble((f"{problem.harm:<7}", style), f" {problem.count} x {problem.what}"))
+        parts.append(assemble((f"{problem.harm:<7}", style), f" {problem.count} x {problem.what}"))
         parts += [text(f"        {where}", "dim") for where in problem.where[:5]]
     return Group(*parts)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from evo.genome import Genome
 from evo.records import Candidate, Evaluation, Purpose
 from evo.report import notation
 from evo.report.evaluation import evaluation_report
-from evo.report.layout import FLATTERS, speed_up, table, text
+from evo.report.layout import FLATTERS, assemble, listed, speed_up, table, text
 from evo.report.runs import run_record
 
 LEXERS = {".cu": "cuda", ".cpp": "cpp"}
@@ -28,8 +27,8 @@ def top_table(rows: Sequence[TopRow]) -> Group:
         return Group(text("the archive holds no timed candidate that fits"))
     parts: list[RenderableType] = []
     for (operator, target, yardstick, protocol, evaluator), group in groupby(rows, key=_board):
-        title = Text.assemble((f"{operator} on {target}, against {yardstick}, {protocol}", "bold"))
-        title.append(f"   evaluator {evaluator}", "dim")
+        board = f"{operator} on {target}, against {yardstick}, {protocol}"
+        title = assemble((board, "bold"), (f"   evaluator {evaluator}", "dim"))
         parts += ["", title, _ranking(list(group))]
     if any(row.purpose is Purpose.SEARCH for row in rows):
         parts.append(text(FLATTERS, "dim"))
@@ -49,9 +48,9 @@ def others_line(others: Sequence[BoardCount]) -> Text:
 
 def shown_report(shown: Shown) -> Group:
     """All that the archive knows about a candidate, proposal, evaluation or run."""
-    parts: list[RenderableType] = [Text.assemble((shown.kind, "bold"), f" {shown.id}")]
+    parts: list[RenderableType] = [assemble((shown.kind, "bold"), f" {shown.id}")]
     if shown.run is not None:
-        parts += [run_record(shown.run), Text.assemble("evaluations: ", notation.counts(shown.statuses))]
+        parts += [run_record(shown.run), assemble("evaluations: ", notation.counts(shown.statuses))]
     if shown.candidate is not None:
         parts += [_candidate(shown.candidate), *launch_lines(shown.candidate)]
     if shown.proposals:
@@ -121,7 +120,7 @@ def launch_lines(candidate: Candidate) -> list[Text]:
         shown = "  ".join(
             f"{name} {value}" for name, value in written.items() if value not in ("", "0", "1", "1, 1, 1")
         )
-        lines.append(Text.assemble("launch ", (launch.kernel, "bold"), f"  {shown}"))
+        lines.append(assemble("launch ", (launch.kernel, "bold"), f"  {shown}"))
     return lines
 
 
@@ -138,12 +137,11 @@ def _proposals(views: Sequence[ProposalView]) -> Table:
     result = table("proposal", "run", "state", "author", "note", fold=["author", "note"])
     for view in views:
         proposal = view.proposal
-        author = " ".join(part for part in (proposal.author.kind, proposal.author.model) if part)
         result.add_row(
             notation.short(proposal.id),
             notation.short(proposal.run),
             str(view.state),
-            text(author),
+            notation.author(proposal.author),
             text(proposal.note),
         )
     return result
@@ -153,4 +151,4 @@ def _source(candidate: Candidate) -> RenderableType:
     lexer = LEXERS.get(candidate.suffix)
     if lexer is None:
         return text(candidate.source)
-    return Syntax(candidate.source, lexer, background_color="default", word_wrap=True)
+    return listed(candidate.source, lexer)

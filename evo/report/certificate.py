@@ -7,7 +7,7 @@ from rich.text import Text
 
 from evo.certificate import Certificate, CertifiedCase, Outcome, Replay, ReplayedCase
 from evo.report import notation
-from evo.report.layout import LIGHT, command_line, speed_up, table, text, unbroken
+from evo.report.layout import LIGHT, assemble, command_line, speed_up, table, text, unbroken
 
 STYLES = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.INCOMPARABLE: "yellow"}
 
@@ -38,8 +38,10 @@ def certificate_report(certificate: Certificate, path: str) -> Group:
 
 def replay_report(replay: Replay) -> Group:
     """The verdict first, then what keeps it from being one, then old and new numbers case by case."""
-    head = Text.assemble((str(replay.outcome), f"bold {STYLES[replay.outcome]}"))
-    head.append(f"   {replay.operator}, candidate {notation.short(replay.candidate)}, {replay.protocol}")
+    head = assemble(
+        (str(replay.outcome), f"bold {STYLES[replay.outcome]}"),
+        f"   {replay.operator}, candidate {notation.short(replay.candidate)}, {replay.protocol}",
+    )
     parts: list[RenderableType] = [head, *(text(reason, "yellow") for reason in replay.reasons)]
     where = f"certified on {replay.was_on}"
     parts += [

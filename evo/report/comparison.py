@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from evo.archive.comparing import CasePair, Comparison
 from evo.records import Purpose, Status
 from evo.report import notation
-from evo.report.layout import FLATTERS, marked, speed_up, table, text
+from evo.report.layout import FLATTERS, assemble, listed, marked, speed_up, table, text
 
 
 def comparison_report(found: Comparison) -> Group:
     """Names, genes that differ, times, and the sources' difference."""
     names = [f"{notation.short(each.id)}  {each.species} on {each.target}" for each in (found.one, found.other)]
-    parts: list[RenderableType] = [Text.assemble(("A", "bold"), f" {names[0]}\n", ("B", "bold"), f" {names[1]}"), ""]
+    parts: list[RenderableType] = [assemble(("A", "bold"), f" {names[0]}\n", ("B", "bold"), f" {names[1]}"), ""]
     parts.append(_genes(found) if found.genes else text("the same genes"))
     if found.cases:
         parts += ["", _times(found)]
@@ -29,11 +28,7 @@ def comparison_report(found: Comparison) -> Group:
         if Purpose.SEARCH in (found.purpose, found.other_purpose):
             parts.append(text(FLATTERS, "dim"))
     parts.append("")
-    parts.append(
-        Syntax(found.source, "diff", background_color="default", word_wrap=True)
-        if found.source
-        else text("the same source")
-    )
+    parts.append(listed(found.source, "diff") if found.source else text("the same source"))
     return Group(*parts)
 
 

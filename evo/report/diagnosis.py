@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.text import Text
 
 from evo.records import CaseResult, Diagnosis
-from evo.report.layout import Verbatim, text
+from evo.report.layout import Verbatim, assemble, text
 
 OPENING = 3  # lines of a log among which the one that the message quotes is seen at once
 HOLDS_NOT = re.compile(r"(.* does not hold): .*", re.DOTALL)  # the values that follow differ from case to case
@@ -19,17 +18,17 @@ HOLDS_NOT = re.compile(r"(.* does not hold): .*", re.DOTALL)  # the values that 
 def diagnosis_report(diagnosis: Diagnosis) -> Group:
     """Where, the message, and the long text as it came. A log that opens with the message stands for it."""
     where = f"{diagnosis.stage}, {diagnosis.case}" if diagnosis.case else str(diagnosis.stage)
-    head = Text(f"{where}: ", style="bold", end="")
+    head = assemble((f"{where}: ", "bold"), end="")
     detail = diagnosis.detail.rstrip()
     if not detail:
-        return Group(Text.assemble((f"{where}: ", "bold"), diagnosis.message))
+        return Group(assemble((f"{where}: ", "bold"), diagnosis.message))
     opening = detail.splitlines()[:OPENING]
     said, _, hint = diagnosis.message.rpartition("; ")
     if _quotes(diagnosis.message, opening):
         return Group(head, Verbatim(detail))
     if said and _quotes(said, opening):
         return Group(head, Verbatim(detail), text(hint))
-    return Group(Text.assemble((f"{where}: ", "bold"), diagnosis.message), Verbatim(detail))
+    return Group(assemble((f"{where}: ", "bold"), diagnosis.message), Verbatim(detail))
 
 
 def uncovered_report(cases: Sequence[CaseResult]) -> Group:

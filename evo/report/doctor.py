@@ -10,7 +10,7 @@ from rich.text import Text
 
 from evo.fitness.findings import Finding, Health
 from evo.report import notation
-from evo.report.layout import table, text, unbroken
+from evo.report.layout import assemble, table, text, unbroken
 
 STYLES = {Health.OK: "green", Health.WARNING: "yellow", Health.PROBLEM: "red", Health.SKIPPED: "dim"}
 LONG = (Health.PROBLEM, Health.WARNING)
@@ -33,7 +33,7 @@ def doctor_report(findings: Sequence[Finding]) -> Group:
 
 
 def _long(finding: Finding) -> list[RenderableType]:
-    head = Text.assemble((f"{finding.state}: ", STYLES[finding.state]), (f"{finding.part}, {finding.what}", "bold"))
+    head = assemble((f"{finding.state}: ", STYLES[finding.state]), (f"{finding.part}, {finding.what}", "bold"))
     lines: list[RenderableType] = [head, text(f"  {finding.seen}")]
     lines += [text(f"    {detail}", "dim") for detail in finding.details]
     return [*lines, *([unbroken(f"  -> {line}") for line in finding.fix.splitlines()])]

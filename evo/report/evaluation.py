@@ -47,15 +47,15 @@ def evaluation_report(evaluation: Evaluation, *, archived: bool = False) -> Grou
 
 def _headline(evaluation: Evaluation) -> Text:
     good = evaluation.status is Status.OK
-    line = unbroken("")
-    line.append(_status(evaluation.status, not evaluation.device), "bold green" if good else "bold red")
-    line.append(f"  candidate {notation.short(evaluation.candidate)}")
+    line = unbroken(_status(evaluation.status, not evaluation.device))
+    line.stylize("bold green" if good else "bold red")
+    line.append_text(text(f"  candidate {notation.short(evaluation.candidate)}"))
     if evaluation.device:
-        line.append(f" on {evaluation.device}")
+        line.append_text(text(f" on {evaluation.device}"))
     spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in evaluation.seconds.items())
     if spent:
         fits = len(line) + len(spent) + 4 <= HEAD_WIDTH
-        line.append(f"{'  ' if fits else chr(10)}({spent})", "dim")
+        line.append_text(text(f"{'  ' if fits else chr(10)}({spent})", "dim"))
     return line
 
 

@@ -1,16 +1,22 @@
-"""The one look of all tables: no boxes, a rule under the head, numbers to the right, readable at 80 columns."""
+"""The one look of all tables: no boxes, a rule under the head, numbers to the right, readable at 80 columns.
+
+Reports make their texts here and nowhere else, since here they are made `printable`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.segment import Segment
+from rich.style import StyleType
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from evo.report import notation
+from evo.report.printable import one_line, printable
 
 LOSS, WIN, EVEN = "red", "green", "default"
 LIGHT = "light: share of the roofline at the copy rate measured on this device"
@@ -26,26 +32,38 @@ class Verbatim:
         self.content = content
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Segment(self.content + "\n")
+        yield Segment(printable(self.content) + "\n")
+
+
+class Rows(Table):
+    """A table whose cells are literal where they are plain strings."""
+
+    def add_row(
+        self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
+    ) -> None:
+        cells = (text(cell) if isinstance(cell, str) else cell for cell in renderables)
+        super().add_row(*cells, style=style, end_section=end_section)
 
 
 def table(*columns: str, title: str = "", numbers: Iterable[str] = (), fold: Iterable[str] = ()) -> Table:
     """An empty table. Columns in `numbers` are right-aligned and never wrapped; those in `fold` give way first."""
-    result = Table(
-        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False,
-        show_edge=False, padding=(0, 1, 0, 0), header_style="bold",
+    result = Rows(
+        box=box.SIMPLE_HEAD, title=text(title) if title else None, title_justify="left", title_style="bold",
+        pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="bold",
     )  # fmt: skip
     right, soft = set(numbers), set(fold)
     for name in columns:
-        result.add_column(name, justify="right" if name in right else "left", no_wrap=name not in soft, overflow="fold")
+        justify: JustifyMethod = "right" if name in right else "left"
+        result.add_column(text(name), justify=justify, no_wrap=name not in soft, overflow="fold")
     return result
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
     """The head, a rule and a line for every row, aligned like a table's: for rows that other lines stand between, or
     whose last cell is cut where the terminal ends."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+    written = [[one_line(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*written, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in written]
     rule = Text("\u2500" * max(map(len, lines)), no_wrap=True, overflow="crop")
     top, *below = (Text(line, no_wrap=True, overflow="ellipsis") for line in lines)
     top.stylize("bold")
@@ -54,12 +72,23 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 
 def text(content: str, style: str = "") -> Text:
     """Literal text: brackets in it are not markup."""
-    return Text(content, style=style)
+    return Text(printable(content), style=style)
+
+
+def assemble(*parts: str | tuple[str, str], end: str = "\n") -> Text:
+    """Literal text of several styles, each part alone or with its style."""
+    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((printable(content), style) for content, style in pairs), end=end)
 
 
 def unbroken(content: str, style: str = "") -> Text:
     """Literal text with what is to be copied whole, such as paths: never folded, however long."""
-    return Text(content, style=style, no_wrap=True, overflow="ignore")
+    return Text(printable(content), style=style, no_wrap=True, overflow="ignore")
+
+
+def listed(source: str, lexer: str) -> Syntax:
+    """A source in the colours of its language."""
+    return Syntax(printable(source), lexer, background_color="default", word_wrap=True)
 
 
 def command_line(command: str, style: str = "") -> Text:

@@ -11,7 +11,7 @@ from rich.text import Text
 from evo.archive.learning import Learned, percent
 from evo.lesson import Lesson, LessonWithEvidence, Standing
 from evo.report import notation
-from evo.report.layout import command_line, table, text
+from evo.report.layout import assemble, command_line, table, text
 
 STYLES = {Standing.SUPPORTED: "green", Standing.DISPUTED: "yellow", Standing.RETIRED: "dim"}
 
@@ -34,7 +34,7 @@ def lesson_report(item: LessonWithEvidence, archive: str) -> Group:
     lesson = item.lesson
     style = STYLES.get(lesson.standing, "")
     parts: list[RenderableType] = [
-        Text.assemble(("lesson", "bold"), f" {lesson.id}  ", (str(lesson.standing), style)),
+        assemble(("lesson", "bold"), f" {lesson.id}  ", (str(lesson.standing), style)),
         text(lesson.claim),
         text(f"{lesson.kind}, {lesson.origin}{f' ({lesson.author})' if lesson.author else ''}, {_where(lesson)}"),
     ]

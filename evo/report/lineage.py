@@ -11,7 +11,8 @@ from rich.tree import Tree
 from evo.archive.views import LineageNode
 from evo.records import Purpose
 from evo.report import notation
-from evo.report.layout import FLATTERS, marked, text
+from evo.report.layout import FLATTERS, assemble, marked, text
+from evo.report.printable import one_line
 
 
 def lineage_report(nodes: Sequence[LineageNode]) -> Group:
@@ -41,12 +42,14 @@ def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
 
 
 def _ancestor(node: LineageNode) -> Text:
-    line = Text.assemble((notation.short(node.candidate), "bold"), f"  {node.species}  ")
+    outcome = (str(node.status) or "not evaluated", "red" if node.status else "dim")
     if node.score is not None:
-        line.append(marked(node.score, final=node.purpose is not Purpose.SEARCH))
-    else:
-        line.append(str(node.status) or "not evaluated", "red" if node.status else "dim")
-    if node.gain is not None:
-        line.append(f"  step {node.gain - 1:+.1%}")
-    line.append(f"  by {' '.join(part for part in (node.author.kind, node.author.model) if part) or 'nobody'}", "dim")
-    return line.append(f"  {', '.join(node.changes)}" if node.changes else "")
+        outcome = (marked(node.score, final=node.purpose is not Purpose.SEARCH), "")
+    return assemble(
+        (notation.short(node.candidate), "bold"),
+        f"  {one_line(node.species)}  ",
+        outcome,
+        f"  step {node.gain - 1:+.1%}" if node.gain is not None else "",
+        (f"  by {notation.author(node.author) or 'nobody'}", "dim"),
+        f"  {one_line(', '.join(node.changes))}" if node.changes else "",
+    )

@@ -12,11 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from evo.engine.result import Progress
 from evo.report import notation
-from evo.report.layout import speed_up, table, text
+from evo.report.layout import assemble, speed_up, table, text
 
 LINE_EVERY_S = 5.0
 FRAME_LINES = 10  # of the display that are not rows of cases
@@ -63,7 +62,7 @@ class Lines(Watch):
             self._print(progress_line(progress))
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text(line), soft_wrap=True)
 
 
 class Terminal(Watch):
@@ -76,7 +75,7 @@ class Terminal(Watch):
     def __call__(self, progress: Progress) -> None:
         before, self.last = self.last, progress
         if progress.message and (before is None or before.message != progress.message):
-            self._live.console.print(progress.message, markup=False, highlight=False)
+            self._live.console.print(text(progress.message))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -121,7 +120,7 @@ def progress_view(progress: Progress, rows: int) -> Group:
     parts: list[RenderableType] = [
         head,
         text(f"{totals}   {notation.duration(progress.seconds)}"),
-        Text.assemble(("rejected: ", "dim"), notation.counts(progress.rejected)),
+        assemble(("rejected: ", "dim"), notation.counts(progress.rejected)),
     ]
     parts += [text(progress.step)] if progress.step else []
     if progress.best and rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from evo.records import Values
+from evo.records import Author, Values
+from evo.report.printable import one_line
 
 UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"), (1e-3, "ns"))
 
@@ -82,6 +83,11 @@ def spread(ratios: Iterable[float]) -> str:
 def count(number: int, what: str, many: str = "") -> str:
     """`1 lesson`, `2 lessons`; `many` where the plural is another."""
     return f"{number} {what if number == 1 else many or what + 's'}"
+
+
+def author(who: Author) -> str:
+    """Kind and model, on one line whatever they are."""
+    return one_line(" ".join(part for part in (who.kind, who.model) if part))
 
 
 def short(identity: str) -> str:

@@ -13,7 +13,18 @@ from evo.engine.result import Result
 from evo.records import BLAMELESS
 from evo.report import notation
 from evo.report.agents import arms_table
-from evo.report.layout import FLATTERS, LIGHT, NOT_FINAL, QUOTIENT, command_line, speed_up, table, text, unbroken
+from evo.report.layout import (
+    FLATTERS,
+    LIGHT,
+    NOT_FINAL,
+    QUOTIENT,
+    assemble,
+    command_line,
+    speed_up,
+    table,
+    text,
+    unbroken,
+)
 
 DEFAULT_ARCHIVE = "evo.db"
 INTERRUPTED = "interrupted"  # the engine's note on a run that was asked to stop
@@ -38,8 +49,8 @@ def summary(result: Result) -> Group:
     if result.arms:
         parts += ["", text("who proposed, and how the budget is shared now", "bold"), arms_table(result.arms)]
     spent = f"{result.evaluated} evaluated, {result.duplicates} duplicates, in {notation.duration(result.seconds)}"
-    parts += ["", text(spent), Text.assemble("rejected: ", notation.counts(result.rejected))]
-    parts += [Text.assemble(("note: ", "yellow"), note) for note in result.notes]
+    parts += ["", text(spent), assemble("rejected: ", notation.counts(result.rejected))]
+    parts += [assemble(("note: ", "yellow"), note) for note in result.notes]
     parts += [_stored(result), "", _next(result)]
     return Group(*parts)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from evo.report.layout import table, text
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
@@ -31,10 +32,10 @@ def baseline_table(rows: Sequence[BaselineRow]) -> RenderableType:
         return text("no baseline is registered: the plain seed is the yardstick")
     result = table("operator", "baseline", "installed", "version", "note", fold=["note"])
     for row in rows:
-        installed = f"[dim]recorded, {row.recorded} cases[/dim]" if row.recorded else _yes(row.installed)
+        installed = text(f"recorded, {row.recorded} cases", "dim") if row.recorded else _yes(row.installed)
         result.add_row(row.operator, text(row.name), installed, text(row.version), text(row.note))
     return result
 
 
-def _yes(value: bool) -> str:
-    return "[green]yes[/green]" if value else "[dim]no[/dim]"
+def _yes(value: bool) -> Text:
+    return text("yes", "green") if value else text("no", "dim")

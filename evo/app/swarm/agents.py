@@ -15,7 +15,7 @@ from evo.app.memory.recalling import Memories
 from evo.app.swarm.rulings import Rulings
 from evo.archive import Archive
 from evo.archive.exchanges import totals
-from evo.engine.budget import Budget
+from evo.engine.budget import Budget, written
 from evo.engine.problem import Problem
 from evo.engine.result import ArmSummary
 from evo.engine.search import Search
@@ -171,7 +171,7 @@ def forecast(agents: Agents, seeds: Sequence[Genome], budget: Budget) -> str:
         usd = calls * rate.usd(usage)
         if budget.usd:
             number = f"{budget.usd / usd:.0f}" if usd else "any number of"
-            told.append(f"usd={budget.usd:g} buys about {number} proposals of {model.name}{known}")
+            told.append(f"usd={written(budget.usd)} buys about {number} proposals of {model.name}{known}")
         elif model.price:
             told.append(f"a proposal of {model.name} costs about {usd:.3f} USD")
     return "; ".join(told) or f"a proposal of a model takes about {tokens} tokens, and no budget limits them"

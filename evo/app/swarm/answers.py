@@ -10,13 +10,13 @@ from typing import Any, TextIO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo.app.swarm.asked import Told
-from evo.app.swarm.asking import Desk, open_desk
+from evo.app.swarm.asking import Desk, asked, open_desk
 from evo.archive import Archive
-from evo.archive.messages import by_id
 from evo.errors import UsageError
 from evo.genome import Genome
 from evo.genome.genome import SUFFIXES
 from evo.genome.header import MAX_SOURCE_BYTES
+from evo.plugins.manager import Plugins
 from evo.records import Author
 
 KEYS = "ask, parents, source | edits | values, note, author: {kind, model}"
@@ -32,8 +32,8 @@ class Edit(BaseModel):
 class By(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    kind: str = Field(default="agent", min_length=1, max_length=64)
-    model: str = Field(default="", max_length=200)
+    kind: str = "agent"
+    model: str = ""
 
 
 class Answer(BaseModel):
@@ -86,8 +86,11 @@ def _text(file: Path, stdin: TextIO) -> tuple[str, str]:
 def desk_for(archive: str, answer: Mapping[str, Any], *, run: str, operator: str, target: str) -> Desk:
     """The desk that an answer belongs to: the run or operator named, else those of its ask, its parents, its source.
 
-    Raises `UsageError` where nothing tells.
+    Raises `UsageError` where nothing tells, and for a whole genome of another operator: before an archive is made.
     """
+    source, suffix = str(answer.get("source") or ""), str(answer.get("suffix") or "")
+    if operator and source and suffix in SUFFIXES:
+        Genome.parse(source, suffix).contract(Plugins.load().operator(operator))
     if not (run or operator):
         run, operator, place = _belongs(archive, answer)
         target = place if target == "auto" else target
@@ -98,9 +101,8 @@ def _belongs(archive: str, answer: Mapping[str, Any]) -> tuple[str, str, str]:
     """(run, operator, target), the first or the others empty."""
     if answer.get("ask") or answer.get("parents"):
         with Archive.open(archive, create=False) as store, store.reading() as connection:
-            question = by_id(connection, str(answer.get("ask")))
-            if question is not None:
-                return question.run, "", "auto"
+            if ask := str(answer.get("ask") or ""):
+                return asked(connection, ask).run, "", "auto"
             for parent in answer.get("parents") or ():
                 candidate = store.candidate(str(parent))
                 return "", candidate.operator, candidate.target

@@ -7,8 +7,12 @@ for `evo evaluate --pending` on a machine that has the device.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
+
+from sqlalchemy import Connection
 
 from evo import ids
 from evo.app.single import gene_values
@@ -16,9 +20,10 @@ from evo.app.stand import choose_target, find_target, select_cases
 from evo.app.swarm.ask_choice import Choice, Stock, choose, improving
 from evo.app.swarm.ask_prompt import LESSONS_TOKENS, prompt
 from evo.app.swarm.asked import SCHEMA, Answer, Ask, ParentView, Told, case_views
+from evo.app.swarm.authors import expect_author
 from evo.archive import Archive, ProposalView, RunRecord, lessons, queries
 from evo.archive.evaluations import load_evaluations
-from evo.archive.messages import heard, say
+from evo.archive.messages import Message, by_id, heard, newest, say
 from evo.archive.proposals import insert_candidate, load_proposals
 from evo.errors import UnknownNameError, UsageError
 from evo.genome import Genome, make_candidate
@@ -43,13 +48,23 @@ class Desk:
     `run` is where what is told will wait, `cases` names those that count.
     """
 
-    def __init__(self, archive: Archive, operator: Operator, target: Target, run: RunRecord) -> None:
+    def __init__(
+        self, archive: Archive, operator: Operator, target: Target, run: RunRecord, *, filed: bool = True
+    ) -> None:
         self.archive = archive
         self.operator = operator
         self.target = target
-        self.run = run
+        self._run = run
+        self._filed = filed
         tuned = {case.name for case in operator.cases(target.name) if case.group == "tune"}
         self.cases = [name for name in run.cases if name in tuned]  # hold-out cases are not for authors
+
+    @property
+    def run(self) -> RunRecord:
+        """Filed, with the seeds in it, when it is first needed: an answer that is refused leaves no run behind."""
+        if not self._filed:
+            self._run, self._filed = _file_run(self.archive, self.operator, self.target, self._run), True
+        return self._run
 
     def __enter__(self) -> Desk:
         return self
@@ -62,9 +77,20 @@ class Desk:
     def close(self) -> None:
         self.archive.close()
 
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """All or nothing, the run included."""
+        before = self._run, self._filed
+        try:
+            with self.archive.batch(), self.archive.writing() as connection:
+                yield connection
+        except BaseException:
+            self._run, self._filed = before
+            raise
+
     def ask(self, *, lease_s: float = LEASE_S, parent: str = "") -> Ask:
         """The next question. `parent` names a candidate (any unique prefix) instead of evo's own choice."""
-        with self.archive.batch(), self.archive.writing() as connection:
+        with self._writing() as connection:
             said = heard(connection, self.run.id, ("ask", "tell"))
             choice = self._about(parent) if parent else choose(self._stock(), self._failed(), said)
             names = [one.candidate.id for one in choice.parents]
@@ -99,26 +125,27 @@ class Desk:
         `edits` is text with SEARCH/REPLACE blocks, or a list of {"search", "replace"}. `ask` names the question; its
         parents are taken where none are given. Telling the same again changes nothing and says the same candidate.
 
-        Raises `UsageError` for an answer that does not fit its parent, and (a `GenomeError`) for a source that is no
-        genome of this operator.
+        Raises `UsageError` for an answer that does not fit its parent or its question and for an author without
+        a proper name, and (a `GenomeError`) for a source that is no genome of this operator.
         """
-        with self.archive.batch(), self.archive.writing() as connection:
-            said = heard(connection, self.run.id, ("ask", "tell"))
-            question = next((message for message in said if message.id == ask), None)
+        expect_author(author)
+        with self._writing() as connection:
+            run = self.run.id  # with the seeds in it, of which the answer may be one
+            question = asked(connection, ask, run) if ask else None
             named = [self.archive.candidate(name) for name in parents]
             if not named and question is not None:
                 named = [self.archive.candidate(name) for name in question.data["parents"]]
             candidate = self._candidate(source, edits, values, named, suffix)
             lineage = tuple(parent.id for parent in named if parent.id != candidate.id)
             views = self._views(candidate.id)
-            told = _known(views, Proposal("", self.run.id, candidate, lineage, author, note), self._evaluations(views))
+            told = _known(views, Proposal("", run, candidate, lineage, author, note), self._evaluations(views))
             if told is None:
-                proposal = Proposal(ids.new_id(), self.run.id, candidate, lineage, author, note)
+                proposal = Proposal(ids.new_id(), run, candidate, lineage, author, note)
                 self.archive.propose(proposal)
                 told = Told(candidate.id, State.PENDING)
-                say(connection, self.run.id, "tell", subject=proposal.id, data={"ask": ask})
+                say(connection, run, "tell", subject=proposal.id, data={"ask": ask})
             elif ask:
-                say(connection, self.run.id, "tell", data={"ask": ask})
+                say(connection, run, "tell", data={"ask": ask})
             return told
 
     def answer(self, candidate: str) -> Answer:
@@ -236,6 +263,19 @@ class Desk:
         return make_candidate(self.operator.name, self.target.name, genome, inherited | given)
 
 
+def asked(connection: Connection, ask: str, run: str = "") -> Message:
+    """The question of that whole id. Raises `UnknownNameError`, and `UsageError` for one asked of another run."""
+    question = by_id(connection, ask)
+    if question is None or question.kind != "ask":
+        raise UnknownNameError("ask id", ask, newest(connection, "ask"), fix="`evo ask` asks another")
+    if run and question.run != run:
+        raise UsageError(
+            f"question {ask} was asked of run {question.run}",
+            fix=f"answer it there by --run {question.run}, or name its parents instead of it",
+        )
+    return question
+
+
 def edited(source: str, edits: Edits) -> str:
     """`source` with the edits applied. Raises `UsageError` with what does not fit."""
     if not edits:
@@ -284,7 +324,7 @@ def open_desk(
 
     Args:
         run: a run's id or unique prefix: what is told waits for it. Else `operator` says what for, and a run that only
-            holds what is told is taken up or made.
+            holds what is told is taken up, or made when something is asked or told.
         target: "auto": that of the operator's newest run here, else this machine's.
         cases: patterns, as for `evo run --cases`; for a new run only.
 
@@ -302,7 +342,9 @@ def open_desk(
         place = _target(plugins, store, item.name, target)
         if not item.seeds(place.name):
             raise UsageError(f"operator {item.name!r} has no seed for target {place.name!r}", fix="name another target")
-        return Desk(store, item, place, _holding_run(store, item, place, cases))
+        wanted = _wanted_run(item, place, cases)
+        held = _held_run(store, wanted, cases)
+        return Desk(store, item, place, held or wanted, filed=held is not None)
     except BaseException:
         store.close()
         raise
@@ -316,27 +358,39 @@ def _target(plugins: Plugins, store: Archive, operator: str, name: str) -> Targe
     return plugins.target(known) if known else choose_target(plugins, name)[0]
 
 
-def _holding_run(store: Archive, operator: Operator, target: Target, patterns: Sequence[str]) -> RunRecord:
-    """The run that holds what is told for this operator and target; made, with the seeds in it, where there is none."""
+def _wanted_run(operator: Operator, target: Target, patterns: Sequence[str]) -> RunRecord:
+    """A run that would hold what is told for this operator and target."""
     cases = tuple(case.name for case in select_cases(operator, target.name, patterns) if case.group == "tune")
     if not cases:
         raise UnknownNameError("tuned case", " ".join(patterns), [c.name for c in operator.cases(target.name)])
-    for record in store.runs(1000):
-        ours = record.command.startswith(ASKING) and record.state == "running"
-        if ours and (record.operator, record.target) == (operator.name, target.name):
-            if not patterns or record.cases == cases:
-                return record
-    record = RunRecord(
+    return RunRecord(
         id=ids.new_id(), operator=operator.name, target=target.name, device="", seed=0, budget="", cases=cases,
         command=f"{ASKING} --operator {operator.name} --target {target.name}", yardstick="", evaluator="",
         started_s=time.time(),
     )  # fmt: skip
-    known = store.known(operator.name, target.name)
+
+
+def _held_run(store: Archive, wanted: RunRecord, patterns: Sequence[str]) -> RunRecord | None:
+    """The run that is there already; of any cases where no patterns choose some."""
+    for record in store.runs(1000):
+        ours = record.command.startswith(ASKING) and record.state == "running"
+        if ours and (record.operator, record.target) == (wanted.operator, wanted.target):
+            if not patterns or record.cases == wanted.cases:
+                return record
+    return None
+
+
+def _file_run(store: Archive, operator: Operator, target: Target, wanted: RunRecord) -> RunRecord:
+    """Starts the run with the operator's seeds in it, unless somebody was faster."""
     with store.batch(), store.writing() as connection:
-        store.start_run(record)
+        if held := _held_run(store, wanted, wanted.cases):
+            return held
+        wanted = replace(wanted, id=ids.new_id(), started_s=time.time())  # a desk may be open for long before
+        known = store.known(operator.name, target.name)
+        store.start_run(wanted)
         for candidate in seed_candidates(operator, target):
             if candidate.id not in known:
-                proposal = Proposal(ids.new_id(), record.id, candidate)
+                proposal = Proposal(ids.new_id(), wanted.id, candidate)
                 store.propose(proposal)
-                say(connection, record.id, "tell", subject=proposal.id)
-    return record
+                say(connection, wanted.id, "tell", subject=proposal.id)
+    return wanted
