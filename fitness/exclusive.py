@@ -8,9 +8,11 @@ Who takes a lock alone may write into its file who that is, for those who wait.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from evo.errors import RunError
 
 POLL_S = 0.005
 FOLDER = Path(tempfile.gettempdir()) / "evo-locks"  # also of builders, which later get a temporary folder of their own
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OWNER = re.compile(rb"(\d{1,9}) ([0-9A-Za-z-]{0,64})")  # anybody may write into the file: nothing else is read
 
 
@@ -62,42 +65,79 @@ def _locked(
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _sign(file: IO[str], who: Owner | None) -> None:
+def _sign(file: IO[bytes], who: Owner | None) -> None:
     """In place of what is there, which may be of a process that was killed."""
     with contextlib.suppress(OSError):  # a full disk: nobody will know who it is, and the lock holds all the same
         if os.fstat(file.fileno()).st_size:
             os.ftruncate(file.fileno(), 0)
         if who is not None:
-            os.write(file.fileno(), f"{who.pid} {who.run}".encode())
+            os.pwrite(file.fileno(), f"{who.pid} {who.run}".encode(), 0)
 
 
 def _file(name: str) -> str:
     return f"{name.replace(':', '-')}.lock"
 
 
-def folders() -> tuple[Path, Path]:
-    """Where lock files lie: for all users of the machine, or else one's own."""
-    return FOLDER, FOLDER.with_name(f"evo-locks-{os.getuid()}")
+def _places() -> tuple[tuple[Path, int], ...]:
+    """Where lock files lie, with the folder's mode: for all users of the machine, or else one's own."""
+    return (FOLDER, 0o1777), (FOLDER.with_name(f"evo-locks-{os.getuid()}"), 0o700)
 
 
-def _open(name: str) -> IO[str]:
+def folders() -> list[Path]:
+    """The folders of lock files that are there; a link in place of one may lead anywhere."""
+    return [path for path, _ in _places() if path.is_dir() and not path.is_symlink()]
+
+
+def _open(name: str) -> IO[bytes]:
     """A lock file that every user of the machine may lock; one's own where the shared folder is not usable."""
-    for folder in folders():
-        try:
-            folder.mkdir(exist_ok=True)
-            file = (folder / name).open("a+")
-        except OSError:
-            continue
-        for path, mode in ((folder, 0o1777), (folder / name, 0o666)):
-            with contextlib.suppress(PermissionError):  # somebody else's, and already so
-                path.chmod(mode)
-        return file
+    for path, mode in _places():
+        with contextlib.suppress(OSError):
+            folder = _folder(path, mode)
+            try:
+                return os.fdopen(_regular(folder, name, mode & 0o666), "r+b", buffering=0)
+            finally:
+                os.close(folder)
     raise RunError(f"no lock file {name!r} can be made in {FOLDER}", fix="set TMPDIR to a folder that you may write in")
 
 
+def _folder(path: Path, mode: int) -> int:
+    """Its descriptor: what stands at the path may be another a moment later. Raises `OSError`."""
+    with contextlib.suppress(OSError):  # there already, or else opening it fails
+        path.mkdir(mode)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not _set_mode(folder, mode) and path != FOLDER:
+        os.close(folder)
+        raise PermissionError(errno.EPERM, "another user's folder", str(path))
+    return folder
+
+
+def _regular(folder: int, name: str, mode: int) -> int:
+    """The descriptor of a lock file. Anybody may have put a link, a pipe or a second name of a file there, and what is
+    locked is written into: only a plain file will do. Raises `OSError`."""
+    file = os.open(name, os.O_RDWR | os.O_CREAT | _PLAIN, mode, dir_fd=folder)
+    facts = os.fstat(file)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink != 1:
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a plain file with one name", name)
+    _set_mode(file, mode)
+    return file
+
+
+def _set_mode(place: int, mode: int) -> bool:
+    """Whatever the umask made of it, where it is one's own: others have seen to theirs. Whether it is."""
+    facts = os.fstat(place)
+    own = facts.st_uid == os.geteuid()
+    if own and stat.S_IMODE(facts.st_mode) != mode:
+        with contextlib.suppress(PermissionError):  # a file system without modes
+            os.fchmod(place, mode)
+    return own
+
+
 def prepare() -> None:
-    """Makes the folder of the lock files, for a process that may soon not do so any more."""
-    _open("builders.lock").close()
+    """Makes the folder of the lock files, for a process that may soon not do so any more: also one's own, where these
+    very files need it."""
+    for name in ("cpu:0-turnstile", "cpu:0"):
+        _open(_file(name)).close()
 
 
 @contextmanager

@@ -158,5 +158,4 @@ class Worker:
         if folder:
             os.environ["TMPDIR"] = tempfile.tempdir = folder
             exclusive.prepare()  # what does not exist yet cannot be allowed
-            locks = [path for path in exclusive.folders() if path.is_dir()]
-            sandbox.lock_in([Path(folder), self.cache.root, *locks])
+            sandbox.lock_in([Path(folder), self.cache.root, *exclusive.folders()])
