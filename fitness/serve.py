@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,6 +52,7 @@ class Worker:
         self._waited = 0.0
         self._began = 0.0
         self._me = Owner(os.getppid(), os.environ.pop(RUN, ""))
+        self._told = set[str]()
         self._other: Owner | None = None
 
     def serve(self, tasks: BinaryIO) -> None:
@@ -67,13 +68,21 @@ class Worker:
     def beat(self, what: str, **more: object) -> None:
         self.answers.write(json.dumps({"beat": what, **more}).encode() + b"\n")
 
+    def _tell(self, news: str) -> None:
+        """What the user should know, once."""
+        if news and news not in self._told:
+            self._told.add(news)
+            self.beat("taking the device", news=news)
+
     def _wait(self, device: str) -> None:
         """While another process has the device: alive, but nothing that counts as a task's time. The first other evo
         that has it is told of."""
         waiting = "waiting for the device, which another process is timing on"
         if self._other is None and (other := owner(device)) and other.pid != self._me.pid:
             self._other = other
-            self.beat(waiting, owner=asdict(other))
+            run = f", run {other.run}" if other.run else ""
+            process = f"process {other.pid}{run}"
+            self._tell(f"{device} is used by another evo too, {process}: each waits while the other measures")
         if time.monotonic() - self._waited > 1.0:
             self._waited = time.monotonic()
             self.beat(waiting)
@@ -108,7 +117,8 @@ class Worker:
         gc.disable()  # a collection inside a timed block would be timed
         try:
             device = session.machine.facts.id
-            with timing(device, functools.partial(self._wait, device), self._me):
+            with timing(device, functools.partial(self._wait, device), self._me) as apart:
+                self._tell(apart)
                 self._began = time.perf_counter()
                 if isinstance(task, CalibrateTask):
                     return self._calibrate(session, task)
@@ -141,7 +151,8 @@ class Worker:
             self._lock_in()
         build = self.cache.get(key)
         if build is None:
-            with building(functools.partial(self._wait, "cpu:0"), shared=task.target == "cpu"):
+            with building(functools.partial(self._wait, "cpu:0"), shared=task.target == "cpu") as apart:
+                self._tell(apart)
                 self._began = time.perf_counter()
                 build = replace(target.build(task.request, self.cache.blobs), key=key)
             if build.status not in (Status.TIMEOUT, Status.EVALUATOR_ERROR):  # these may not happen again

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from evo.errors import RunError
 from evo.fitness import exclusive
-from evo.fitness.exclusive import Owner, timing
+from evo.fitness.exclusive import Owner, building, timing
 
 ME = Owner(4711, "run")
 
@@ -92,3 +94,63 @@ def test_every_user_may_lock_what_is_made_and_only_its_owner_sets_the_mode(
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     lock()
     assert (mode(folder), mode(file)) == (0o755, 0o644)
+
+
+def spoil(folder: Path, how: str) -> None:
+    folder.mkdir()
+    place = folder / "cpu-0.lock"
+    if how == "fifo":
+        os.mkfifo(place)
+    elif how == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("fifo", "no plain file with one name"), ("folder", "is a directory"), ("link", "a symbolic link")],
+)
+def test_a_lock_that_is_only_ones_own_is_said(folder: Path, how: str, why: str) -> None:
+    with timing("cpu:0") as apart:
+        assert apart == ""
+    shutil.rmtree(folder)
+    spoil(folder, how)
+    with timing("cpu:0") as apart:
+        assert apart == (
+            f"{folder}/cpu-0.lock is not usable ({why}), so only this user's evo waits for cpu:0: "
+            "another user's may measure on it at the same time"
+        )
+    with building(lambda: None, shared=True) as apart:
+        assert apart
+
+
+def test_what_another_user_made_is_opened_and_not_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fs.protected_regular is set, O_CREAT is refused for another user's file in a sticky folder."""
+    lock()
+    opened, given = os.open, list[int]()
+
+    def protected(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None:
+            given.append(flags)
+            if flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", protected)
+    with timing("cpu:0") as apart:
+        assert (apart, bool(given)) == ("", True)
+
+
+def test_two_that_make_a_lock_file_at_once_have_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, raced = os.open, list[str]()
+
+    def late(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_CREAT and dir_fd is not None:
+            raced.append(path)
+            os.close(opened(path, flags, mode, dir_fd=dir_fd))  # somebody else is faster
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", late)
+    with timing("cpu:0") as apart:
+        assert (apart, raced) == ("", ["cpu-0-turnstile.lock", "cpu-0.lock"])

@@ -128,6 +128,22 @@ def test_a_user_is_told_once_who_else_uses_the_device() -> None:
     assert said == [f"cpu:0 is used by another evo too, process 4711, run {RUN}: each waits while the other measures"]
 
 
+def test_a_user_is_told_once_that_only_ones_own_lock_could_be_taken(tmp_path: Path) -> None:
+    (tmp_path / "evo-locks" / "cpu-0.lock").mkdir(parents=True)
+    executor, said = LocalExecutor(CpuTarget().devices(), builders=2), list[str]()
+    executor.say = said.append
+    try:
+        for value in ("21.f", "22.f", "23.f"):
+            executor.submit(build(value))
+        assert collect(executor, 3) == [Status.OK] * 3
+    finally:
+        executor.close()
+    assert said == [
+        f"{tmp_path}/evo-locks/cpu-0.lock is not usable (is a directory), so only this user's evo waits for cpu:0: "
+        "another user's may measure on it at the same time"
+    ]
+
+
 def test_ones_own_workers_are_no_others() -> None:
     executor, said = LocalExecutor(CpuTarget().devices(), builders=1), list[str]()
     executor.say = said.append
