@@ -101,7 +101,7 @@ class WorkerProcess:
         self._fresh = False
         if line.startswith(b'{"beat"'):
             said = json.loads(line)
-            if said["beat"] != self.doing:
+            if said["beat"] not in ("", self.doing):
                 self.doing = str(said["beat"])
                 self.begun.append(self.doing)
             if "news" in said:

@@ -28,6 +28,8 @@ from evo.operator import Operator
 from evo.records import Build, Diagnosis, Status
 from evo.target import Rejected, Target
 
+WAITING = "waiting for the device, which another process is timing on"
+LOOK_S = 0.1  # before it is looked again who has the device: the other's clock runs meanwhile
 SOURCES = (".py", ".h", ".cu", ".cpp")
 
 
@@ -49,11 +51,10 @@ class Worker:
         self.cache = BuildCache()
         self.session: Session | None = None
         self._proved, self._free_bytes = False, 0
-        self._waited = 0.0
+        self._waited = self._looked = 0.0
         self._began = 0.0
         self._me = Owner(os.getppid(), os.environ.pop(RUN, ""))
         self._told = set[str]()
-        self._other: Owner | None = None
 
     def serve(self, tasks: BinaryIO) -> None:
         """Until the parent closes the pipe, or the device is lost."""
@@ -69,23 +70,24 @@ class Worker:
         self.answers.write(json.dumps({"beat": what, **more}).encode() + b"\n")
 
     def _tell(self, news: str) -> None:
-        """What the user should know, once."""
+        """What the user should know, once; it says nothing of what is being done."""
         if news and news not in self._told:
             self._told.add(news)
-            self.beat("taking the device", news=news)
+            self.beat("", news=news)
 
     def _wait(self, device: str) -> None:
-        """While another process has the device: alive, but nothing that counts as a task's time. The first other evo
-        that has it is told of."""
-        waiting = "waiting for the device, which another process is timing on"
-        if self._other is None and (other := owner(device)) and other.pid != self._me.pid:
-            self._other = other
-            run = f", run {other.run}" if other.run else ""
-            process = f"process {other.pid}{run}"
-            self._tell(f"{device} is used by another evo too, {process}: each waits while the other measures")
-        if time.monotonic() - self._waited > 1.0:
-            self._waited = time.monotonic()
-            self.beat(waiting)
+        """While another process has the device: alive, but nothing that counts as a task's time. Each other evo that
+        has it is told of."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            other = owner(device)
+            if other is not None and other.pid != self._me.pid:
+                process = f"process {other.pid}" + (f", run {other.run}" if other.run else "")
+                self._tell(f"{device} is used by another evo too, {process}: each waits while the other measures")
+        if now - self._waited > 1.0:
+            self._waited = now
+            self.beat(WAITING)
 
     def _answer(self, task: Task) -> bool:
         """Does one task and sends its outcome; true when this process must not be used again."""
