@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from evo import ids
 from evo.errors import DeviceLostError
-from evo.fitness.exclusive import Owner
 from evo.fitness.process import WorkerProcess
 from evo.fitness.tasks import BuildTask, CalibrateTask, Outcome, Task
 from evo.records import DeviceFacts, Status
@@ -50,8 +49,8 @@ class LocalExecutor:
         self._begun: deque[str] = deque(maxlen=1000)
         self.run = ""  # what workers say to others who wait for the device; set before the first task
         self.say: Callable[[str], None] = lambda message: None
-        self._other: Owner | None = None  # who else was found to use the device
-        self._told = False
+        self._news: deque[str] = deque()  # from workers, which do not know what others have said
+        self._told = set[str]()
 
     def devices(self) -> tuple[DeviceFacts, ...]:
         return self._devices
@@ -89,13 +88,12 @@ class LocalExecutor:
         return begun
 
     def tell(self) -> None:
-        """Says, once, who else was found to use the device. Apart from `poll`, which may run in another thread."""
-        if self._other is None or self._told:
-            return
-        self._told = True
-        run = f", run {self._other.run}" if self._other.run else ""
-        device, process = self._devices[0].id, f"process {self._other.pid}{run}"
-        self.say(f"{device} is used by another evo too, {process}: each waits while the other measures")
+        """Says, each once, what workers found of the device: who else uses it, or that not all keep off it. Apart from
+        `poll`, which may run in another thread."""
+        while self._news:
+            if (message := self._news.popleft()) not in self._told:
+                self._told.add(message)
+                self.say(message)
 
     def cancel(self, task_id: str) -> bool:
         """Removes a queued task, or kills the worker that has it. True when it was found; it has no outcome."""
@@ -127,7 +125,8 @@ class LocalExecutor:
         for key, _ in self._selector.select(timeout_s):
             pool, worker = key.data
             outcomes, alive = worker.read()
-            self._other = self._other or worker.other
+            news, worker.news = worker.news, []
+            self._news.extend(news)
             begun, worker.begun = worker.begun, []
             self._begun.extend(begun if pool is self._device else [])
             for outcome in outcomes:

@@ -16,7 +16,6 @@ from typing import IO
 import evo
 from evo import codec
 from evo.fitness.cache import default_root
-from evo.fitness.exclusive import Owner
 from evo.fitness.tasks import STAGES, Outcome, Task
 from evo.records import Diagnosis, Status
 
@@ -42,7 +41,7 @@ class WorkerProcess:
         self.task: Task | None = None
         self.doing = ""
         self.begun: list[str] = []  # what it did since somebody took this out
-        self.other: Owner | None = None  # another evo process that it had to wait for
+        self.news: list[str] = []  # that the user should be told, since somebody took this out
         self.deadline = float("inf")
         self._tail = b""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()
@@ -102,11 +101,11 @@ class WorkerProcess:
         self._fresh = False
         if line.startswith(b'{"beat"'):
             said = json.loads(line)
-            if said["beat"] != self.doing:
+            if said["beat"] not in ("", self.doing):
                 self.doing = str(said["beat"])
                 self.begun.append(self.doing)
-            if "owner" in said:
-                self.other = Owner(**said["owner"])
+            if "news" in said:
+                self.news.append(str(said["news"]))
             if self.task is not None:
                 self.deadline = time.monotonic() + self.task.limit_s
             return None

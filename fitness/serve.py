@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +28,8 @@ from evo.operator import Operator
 from evo.records import Build, Diagnosis, Status
 from evo.target import Rejected, Target
 
+WAITING = "waiting for the device, which another process is timing on"
+LOOK_S = 0.1  # before it is looked again who has the device: the other's clock runs meanwhile
 SOURCES = (".py", ".h", ".cu", ".cpp")
 
 
@@ -49,10 +51,10 @@ class Worker:
         self.cache = BuildCache()
         self.session: Session | None = None
         self._proved, self._free_bytes = False, 0
-        self._waited = 0.0
+        self._waited = self._looked = 0.0
         self._began = 0.0
         self._me = Owner(os.getppid(), os.environ.pop(RUN, ""))
-        self._other: Owner | None = None
+        self._told = set[str]()
 
     def serve(self, tasks: BinaryIO) -> None:
         """Until the parent closes the pipe, or the device is lost."""
@@ -67,16 +69,25 @@ class Worker:
     def beat(self, what: str, **more: object) -> None:
         self.answers.write(json.dumps({"beat": what, **more}).encode() + b"\n")
 
+    def _tell(self, news: str) -> None:
+        """What the user should know, once; it says nothing of what is being done."""
+        if news and news not in self._told:
+            self._told.add(news)
+            self.beat("", news=news)
+
     def _wait(self, device: str) -> None:
-        """While another process has the device: alive, but nothing that counts as a task's time. The first other evo
-        that has it is told of."""
-        waiting = "waiting for the device, which another process is timing on"
-        if self._other is None and (other := owner(device)) and other.pid != self._me.pid:
-            self._other = other
-            self.beat(waiting, owner=asdict(other))
-        if time.monotonic() - self._waited > 1.0:
-            self._waited = time.monotonic()
-            self.beat(waiting)
+        """While another process has the device: alive, but nothing that counts as a task's time. Each other evo that
+        has it is told of."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            other = owner(device)
+            if other is not None and other.pid != self._me.pid:
+                process = f"process {other.pid}" + (f", run {other.run}" if other.run else "")
+                self._tell(f"{device} is used by another evo too, {process}: each waits while the other measures")
+        if now - self._waited > 1.0:
+            self._waited = now
+            self.beat(WAITING)
 
     def _answer(self, task: Task) -> bool:
         """Does one task and sends its outcome; true when this process must not be used again."""
@@ -108,7 +119,8 @@ class Worker:
         gc.disable()  # a collection inside a timed block would be timed
         try:
             device = session.machine.facts.id
-            with timing(device, functools.partial(self._wait, device), self._me):
+            with timing(device, functools.partial(self._wait, device), self._me) as apart:
+                self._tell(apart)
                 self._began = time.perf_counter()
                 if isinstance(task, CalibrateTask):
                     return self._calibrate(session, task)
@@ -141,7 +153,8 @@ class Worker:
             self._lock_in()
         build = self.cache.get(key)
         if build is None:
-            with building(functools.partial(self._wait, "cpu:0"), shared=task.target == "cpu"):
+            with building(functools.partial(self._wait, "cpu:0"), shared=task.target == "cpu") as apart:
+                self._tell(apart)
                 self._began = time.perf_counter()
                 build = replace(target.build(task.request, self.cache.blobs), key=key)
             if build.status not in (Status.TIMEOUT, Status.EVALUATOR_ERROR):  # these may not happen again
@@ -158,5 +171,4 @@ class Worker:
         if folder:
             os.environ["TMPDIR"] = tempfile.tempdir = folder
             exclusive.prepare()  # what does not exist yet cannot be allowed
-            locks = [path for path in exclusive.folders() if path.is_dir()]
-            sandbox.lock_in([Path(folder), self.cache.root, *locks])
+            sandbox.lock_in([Path(folder), self.cache.root, *exclusive.folders()])

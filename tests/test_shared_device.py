@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,28 +105,60 @@ def collect(executor: LocalExecutor, count: int) -> list[Status]:
     raise AssertionError(f"{len(found)} of {count} outcomes")
 
 
-def test_a_user_is_told_once_who_else_uses_the_device() -> None:
+def used_by(pid: int) -> str:
+    return f"cpu:0 is used by another evo too, process {pid}, run {RUN}: each waits while the other measures"
+
+
+def test_a_user_is_told_once_of_each_who_uses_the_device() -> None:
+    executor, said = LocalExecutor(CpuTarget().devices(), builders=1), list[str]()
+    executor.say = said.append
+    expected = [used_by(4711)], [used_by(4711), used_by(4712)], [used_by(4711), used_by(4712)]
+    try:
+        for value, pid, told in zip(("11.f", "12.f", "13.f"), (4711, 4712, 4711), expected, strict=True):
+            with held("cpu:0", pid) as process:
+                executor.submit(build(value))
+                until = time.monotonic() + 20
+                while said != told and time.monotonic() < until:
+                    assert executor.poll(0.1) == []
+                    executor.tell()
+                assert executor.poll(0.5) == []
+                executor.tell()
+                free(process)
+                assert collect(executor, 1) == [Status.OK]
+            assert said == told
+    finally:
+        executor.close()
+
+
+def test_all_workers_together_tell_of_another_process_once() -> None:
     executor, said = LocalExecutor(CpuTarget().devices(), builders=2), list[str]()
     executor.say = said.append
     try:
         with held("cpu:0") as process:
-            for value in ("11.f", "12.f", "13.f"):
+            for value in ("14.f", "15.f", "16.f"):
                 executor.submit(build(value))
-            for _ in range(200):
-                executor.poll(0.1)
-                executor.tell()
-                if said:
-                    break
+            assert executor.poll(4.0) == []
             free(process)
             assert collect(executor, 3) == [Status.OK] * 3
-        with held("cpu:0", 4712) as process:
-            executor.submit(build("14.f"))
-            assert executor.poll(0.5) == []
-            free(process)
-            assert collect(executor, 1) == [Status.OK]
     finally:
         executor.close()
-    assert said == [f"cpu:0 is used by another evo too, process 4711, run {RUN}: each waits while the other measures"]
+    assert said == [used_by(4711)]
+
+
+def test_a_user_is_told_once_that_only_ones_own_lock_could_be_taken(tmp_path: Path) -> None:
+    (tmp_path / "evo-locks" / "cpu-0.lock").mkdir(parents=True)
+    executor, said = LocalExecutor(CpuTarget().devices(), builders=2), list[str]()
+    executor.say = said.append
+    try:
+        for value in ("21.f", "22.f", "23.f"):
+            executor.submit(build(value))
+        assert collect(executor, 3) == [Status.OK] * 3
+    finally:
+        executor.close()
+    assert said == [
+        f"{tmp_path}/evo-locks/cpu-0.lock is not usable (is a directory), so only this user's evo waits for cpu:0: "
+        "another user's may measure on it at the same time"
+    ]
 
 
 def test_ones_own_workers_are_no_others() -> None:
@@ -133,7 +166,7 @@ def test_ones_own_workers_are_no_others() -> None:
     executor.say = said.append
     try:
         with held("cpu:0", os.getpid()) as process:
-            executor.submit(build("15.f"))
+            executor.submit(build("17.f"))
             assert executor.poll(1.0) == []
             executor.tell()
             free(process)
