@@ -16,6 +16,7 @@ from evo.genome import Genome, make_candidate
 from evo.operator import Case, Operator
 from evo.records import Proposal, Purpose, Status
 from evo.target import Target
+from evo.wording import count
 
 ORACLE = "oracle"
 
@@ -62,7 +63,7 @@ def calibrate(
         missing = tuple(case for case in timed if case not in yardsticks)
         if not missing:
             break
-        say(f"no baseline for {len(missing)} of {len(timed)} cases: timing the seed {genome.species!r}")
+        say(f"no baseline for {len(missing)} of {count(len(timed), 'case')}: timing the seed {genome.species!r}")
         subjects = subjects | build_subjects(executor, operator, target, cases, {name: genome})
         if name in subjects:
             found = _measure(executor, operator, target, missing, oracle, subjects, (name,), protocol)

@@ -278,7 +278,7 @@ def test_every_question_has_a_table_json_and_csv(archive: Archive) -> None:
     assert evo(archive, "query", "score > 1", "--sql", "SELECT 1").exit_code == 2
     assert evo(archive, "query", "--sql", "DROP TABLE run").exit_code == 2
     limited = evo(archive, "query", "-n", "1")
-    assert "more than 1 rows" in limited.stderr
+    assert "there are more rows than --limit 1 shows" in limited.stderr
 
 
 @pytest.mark.parametrize("words", ["top", "show ONE", "lineage ONE", "diff ONE TWO"])

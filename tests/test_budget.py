@@ -118,7 +118,7 @@ def test_an_improvement_starts_the_stall_anew() -> None:
     meter.charge(evaluations=1, improved=True)
     meter.charge(evaluations=2)
     assert not meter.exhausted()
-    assert meter.left() == "1 evaluations without improvement"
+    assert meter.left() == "1 evaluation without improvement"
     meter.charge(evaluations=1)
     assert meter.exhausted()
 
@@ -148,3 +148,18 @@ def test_stopping_keeps_the_first_reason() -> None:
     meter.stop("again")
     assert meter.exhausted()
     assert meter.stopped == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "left"),
+    [
+        (Budget(evaluations=3), {"evaluations": 2.0}, "1 evaluation"),
+        (Budget(evaluations=3), {"evaluations": 3.0}, "0 evaluations"),
+        (Budget(evaluations=1234567), {"evaluations": 1.0}, "1234566 evaluations"),
+        (Budget(tokens=5), {"tokens": 4.0}, "1 token"),
+        (Budget(tokens=5), {"tokens": 3.0}, "2 tokens"),
+        (Budget(stall=3), {"stall": 1.0}, "2 evaluations without improvement"),
+    ],
+)
+def test_one_is_no_plural(budget: Budget, spent: dict[str, float], left: str) -> None:
+    assert Meter(budget, spent=spent).left() == left

@@ -207,7 +207,7 @@ def test_a_live_run_is_spoken_to_and_seen(real: str, tmp_path: Path) -> None:
         assert standing["best"] == {CASE: {"candidate": first, "ratio": 1.62, "final": False}}
         assert (standing["told"], standing["open"], standing["banned"]) == (1, {"pending": 1}, ["ROWS=64"])
         text = CliRunner().invoke(app, ["status", "--archive", real]).stdout
-        for part in ("stopping", "7 evaluated, 1 duplicates, 2 crash", "25% of evaluations", "~ 1.620x", "ROWS=64"):
+        for part in ("stopping", "7 evaluated, 1 duplicate, 2 crash", "25% of evaluations", "~ 1.620x", "ROWS=64"):
             assert part in text
         with Archive.open(real) as store:
             more = records.evaluation("first", records.timed(CASE, 1.58), run=REAL.id, purpose=Purpose.FINAL)

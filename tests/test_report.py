@@ -129,7 +129,7 @@ def test_a_run_whose_best_may_be_no_faster_than_the_yardstick_says_so() -> None:
 def test_the_summary_of_a_run_that_found_nothing_says_so() -> None:
     nothing = result(cases=(CaseSummary("m8-n256", 12.0),), winner="")
     page = rendered(summary(nothing))
-    assert "no case has a speed-up   over 0 of 1 cases" in page
+    assert "no case has a speed-up   over 0 of 1 case" in page
     assert "no candidate was right: no winner" in page
     assert "no right candidate" in page
     assert "not covered" not in page
@@ -183,6 +183,14 @@ def test_a_line_holds_all_of_a_snapshot() -> None:
         "[12 s] search: 123 evaluated, 4 duplicates, 3 in flight; rejected: wrong_result 11, build_error 2; "
         "min 1.034x   geomean 1.034x   max 1.034x; 0:36 of the search left"
     )
+
+
+def test_one_is_no_plural() -> None:
+    one = progress(evaluated=1, duplicates=1, left="1 evaluation")
+    assert "1 evaluated, 1 duplicate, 3 in flight" in progress_line(one)
+    assert progress_line(one).endswith("; 1 evaluation left")
+    assert "1 evaluated   1 duplicate   3 in flight" in rendered(progress_view(one, rows=3))
+    assert "123 evaluated, 1 duplicate, in 58 s" in rendered(summary(result(duplicates=1)))
 
 
 @pytest.mark.parametrize(

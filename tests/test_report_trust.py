@@ -61,7 +61,7 @@ def test_a_certificate_lists_wins_losses_and_what_is_not_covered() -> None:
     assert "n5 - - not_measured -" in shown
     assert "n4: known only to +-40%" in shown
     total = " ".join(shown)
-    assert "over 2 of 5 cases, 1 losses, 1 failed, 1 uncovered, 1 not measured" in total
+    assert "over 2 of 5 cases, 1 loss, 1 failed, 1 uncovered, 1 not measured" in total
     assert "min 0.90x" in total
     assert "certificate: c.json" in shown
     assert "evo replay c.json" in shown

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from evo.archive import Archive, RunRecord
 from evo.engine.budget import Budget
 from evo.records import Stage
+from evo.wording import count
 
 RUNS = 5  # newest ones that say how fast it goes
 _RUNS = text(
@@ -56,6 +57,7 @@ def bought(budget: Budget, known: Pace) -> str:
     limit = min(counts, key=lambda key: counts[key])
     if limit == "evaluations":
         unsure = (budget.minutes and not known.wall_s) or (budget.gpu_minutes and not known.device_s)
-        return f"the budget buys {'at most ' if unsure else ''}{budget.evaluations} evaluations"
+        return f"the budget buys {'at most ' if unsure else ''}{count(budget.evaluations, 'evaluation')}"
     seconds = known.wall_s if limit == "minutes" else known.device_s
-    return f"the budget buys about {counts[limit]:.0f} evaluations: {limit} binds, at {seconds:.1f} s each so far"
+    about = count(round(counts[limit]), "evaluation")
+    return f"the budget buys about {about}: {limit} binds, at {seconds:.1f} s each so far"

@@ -22,6 +22,7 @@ from evo.plugins.manager import Plugins
 from evo.records import Build, Status, Value, Values
 from evo.report.rows import GeneRow
 from evo.target import Target
+from evo.wording import count
 
 TOLD_EVERY = 8  # builds
 
@@ -97,7 +98,9 @@ def _bench(genome: Genome, target: str, patterns: Sequence[str]) -> _Bench:
     values, facts = genome.defaults(), place.nominal()
     case = next((case for case in chosen if not uncovered(genome, operator, case, values, facts)), None)
     if case is None:
-        raise UsageError(f"the genome covers none of {len(chosen)} cases at default values", fix="name one with --case")
+        raise UsageError(
+            f"the genome covers none of {count(len(chosen), 'case')} at default values", fix="name one with --case"
+        )
     return _Bench(operator, place, case)
 
 
@@ -127,7 +130,7 @@ def _build(target: Target, tasks: Sequence[BuildTask], say: Say) -> list[Build]:
                 lost = Build("", outcome.status, "", outcome.seconds, outcome.diagnosis)
                 found[outcome.task] = outcome.build or lost
                 if len(found) % TOLD_EVERY == 0:
-                    say(f"{len(found)} of {len(tasks)} builds")
+                    say(f"{len(found)} of {count(len(tasks), 'build')}")
     finally:
         executor.close()
     return [found[task.id] for task in tasks]

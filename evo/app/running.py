@@ -36,6 +36,7 @@ from evo.fitness.evaluator import Evaluator
 from evo.fitness.protocols import offered
 from evo.mutators.agents.collector import rare_collections
 from evo.plugins.manager import Plugins
+from evo.wording import count
 
 MOVED = "evaluator, operator or device changed since this run began: what it found before is ranked apart"
 Observe = Callable[[Progress], None]
@@ -228,5 +229,7 @@ def _failures(calibration: Calibration) -> list[str]:
     for report in calibration.reports:
         if report.failures:
             case, reason = next(iter(report.failures.items()))
-            notes.append(f"baseline {report.name} failed on {len(report.failures)} cases, e.g. {case}: {reason}")
+            notes.append(
+                f"baseline {report.name} failed on {count(len(report.failures), 'case')}, e.g. {case}: {reason}"
+            )
     return notes

@@ -28,8 +28,8 @@ def prompt(
     if as_json:
         output.print_json(request)
     else:
-        output.echo(request.system)
-        output.echo(request.messages[0].text, nl=False)
+        output.exact(request.system)
+        output.exact(request.messages[0].text, nl=False)
 
 
 def approve(

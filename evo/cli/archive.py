@@ -194,7 +194,7 @@ def query(
 
         output.print_table(answer_table(found))
     if found.more:
-        output.echo(f"there are more than {limit} rows; --limit shows more", err=True)
+        output.echo(f"there are more rows than --limit {limit} shows", err=True)
 
 
 app.command()(care.check)

@@ -41,7 +41,7 @@ def ask(
     if as_json:
         output.print_json(app.ask_json(question))
         return
-    output.echo(question.prompt)
+    output.exact(question.prompt)
     parents = " ".join(f"--parent {parent.id[:12]}" for parent in question.parents)
     to = f"--run {question.run}"
     output.echo(f"answer with: evo tell FILE {to} --ask {question.ask} {parents} --note '...'", err=True)

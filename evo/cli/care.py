@@ -44,8 +44,9 @@ def vacuum(archive: options.Archive = "evo.db", as_json: options.Json = False) -
     if as_json:
         output.print_json(done)
     else:
+        sources, builds = notation.count(done.sources, "source"), notation.count(done.builds, "build")
         sizes = f"{notation.size(done.before_bytes)} -> {notation.size(done.after_bytes)}"
-        output.echo(f"{sizes}; removed {done.sources} sources and {done.builds} builds that nothing referred to")
+        output.echo(f"{sizes}; removed {sources} and {builds} that nothing referred to")
 
 
 def merge(
@@ -56,13 +57,14 @@ def merge(
     """Take all of another archive into this one. Nothing is lost or doubled; merging again changes nothing."""
     from evo import app as evo
     from evo.cli import output
+    from evo.wording import count
 
     done = evo.archive_merge(archive, other)
     if as_json:
         output.print_json(done)
     else:
-        names = ("runs", "candidates", "proposals", "evaluations", "lessons")
-        output.echo("new: " + ", ".join(f"{getattr(done, name)} {name}" for name in names))
+        names = ("run", "candidate", "proposal", "evaluation", "lesson")
+        output.echo("new: " + ", ".join(count(getattr(done, f"{name}s"), name) for name in names))
         output.echo(f"gone on since: {done.advanced}")
 
 

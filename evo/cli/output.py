@@ -22,6 +22,16 @@ def echo(content: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(content), err=err, nl=nl)
 
 
+def exact(content: str, *, nl: bool = True) -> None:
+    """Text to be taken over as it is, save on a terminal, which would obey what is hidden in it."""
+    import typer
+
+    if sys.stdout.isatty():
+        echo(content, nl=nl)
+    else:
+        typer.echo(content, nl=nl)
+
+
 def print_json(data: Any) -> None:
     """One JSON object (of a record) or array (of records) on standard output, and nothing else there."""
     from evo.codec import dumps

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from evo.errors import UsageError
+from evo.wording import count
 
 WHOLE = frozenset({"evaluations", "tokens", "stall"})
 ENDING = ("evaluations", "minutes", "gpu_minutes", "stall")  # those that every run uses up sooner or later
@@ -166,7 +167,9 @@ class Meter:
             return f"{minutes}:{seconds:02d}" + (" on the device" if key == "gpu_minutes" else "")
         if key == "usd":
             return f"{left:.2f} USD"
-        return f"{left:.0f} {'evaluations without improvement' if key == 'stall' else key}"
+        if key == "stall":
+            return count(round(left), "evaluation without improvement", "evaluations without improvement")
+        return count(round(left), key.removesuffix("s"))
 
     def state(self) -> dict[str, float]:
         """What was spent, for `spent` of the resumed run."""

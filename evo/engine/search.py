@@ -31,6 +31,7 @@ from evo.mutators.agents.swarm import Swarm
 from evo.mutators.base import Context, Draft, Mutator, Parent
 from evo.mutators.variation import scan
 from evo.records import BLAMELESS, Author, Candidate, Evaluation, Proposal, Purpose, State, Status, Values, Verdict
+from evo.wording import count
 
 WEIGHTS = {
     "creep-mutation": 3.0, "uniform-mutation": 2.0, "uniform-crossover": 3.0, "two-point-crossover": 2.0,
@@ -74,7 +75,7 @@ class Search:
     ) -> None:
         if not seeds or not mutators:
             raise UsageError(
-                f"nothing to search with: {len(seeds)} seeds, {len(mutators)} mutators",
+                f"nothing to search with: {count(len(seeds), 'seed')}, {count(len(mutators), 'mutator')}",
                 fix=f"the operator {problem.operator.name} needs a seed for {problem.target}",
             )
         self.problem = problem

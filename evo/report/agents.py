@@ -11,6 +11,7 @@ from evo.engine.replaying import Replayed
 from evo.engine.result import ArmSummary, Waiting
 from evo.report import notation
 from evo.report.layout import table, text
+from evo.report.notation import count
 
 SHOWN = 8  # prompts and calls that are named
 
@@ -37,9 +38,12 @@ def replayed_report(done: Replayed) -> Group:
     said = "the same decisions" if done.same else "NOT the same decisions"
     parts = [
         text(f"replayed run {done.run}: {said}", "bold green" if done.same else "bold red"),
-        text(f"{done.decisions} decisions after {done.verdicts} verdicts and {done.exchanges} answers"),
+        text(
+            f"{count(done.decisions, 'decision')} after {count(done.verdicts, 'verdict')}"
+            f" and {count(done.exchanges, 'answer')}"
+        ),
         text(f"recorded {done.recorded[:16]}, replayed {done.replayed[:16]} (SHA-256 over all decisions)", "dim"),
-        text(f"{done.same_prompts} of {done.exchanges} prompts are the same, byte for byte"),
+        text(f"{done.same_prompts} of {count(done.exchanges, 'prompt is', 'prompts are')} the same, byte for byte"),
     ]
     for title, named in (("others", done.other_prompts), ("calls that the record lacks", done.missing_calls)):
         if named:

@@ -8,6 +8,7 @@ from rich.text import Text
 from evo.certificate import Certificate, CertifiedCase, Outcome, Replay, ReplayedCase
 from evo.report import notation
 from evo.report.layout import LIGHT, assemble, command_line, speed_up, table, text, unbroken
+from evo.report.notation import count
 
 STYLES = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.INCOMPARABLE: "yellow"}
 
@@ -25,12 +26,13 @@ def certificate_report(certificate: Certificate, path: str) -> Group:
         text(f"candidate {notation.short(mine.id)}, {mine.species}: {notation.genes(mine.values)}"),
         "", rows, "", _total(certificate),
     ]  # fmt: skip
+    processes, pairs = count(certificate.sessions, "process", "processes"), count(certificate.pairs, "pair")
     reasons = [case for case in certificate.cases if case.why and not case.measurement]
     parts += [text(f"{case.case}: {case.why}", "dim") for case in reasons if case.status != "not_measured"]
     if any(case.measurement and case.measurement.light_us for case in certificate.cases):
         parts.append(text(LIGHT, "dim"))
     parts += [
-        text(f"{certificate.sessions} processes of {certificate.pairs} pairs; digest {certificate.digest[:16]}", "dim"),
+        text(f"{processes} of {pairs}; digest {certificate.digest[:16]}", "dim"),
         unbroken(f"certificate: {path}"), text("next:", "dim"), command_line(f"evo replay {path}"),
     ]  # fmt: skip
     return Group(*parts)
@@ -76,11 +78,7 @@ def _now(case: ReplayedCase) -> Text:
 def _total(certificate: Certificate) -> Text:
     done = certificate.summary
     ratios = [case.measurement.ratio for case in certificate.cases if case.measurement and case.group == "tune"]
-    rest = {
-        "losses": done.losses,
-        "failed": done.failed,
-        "uncovered": done.uncovered,
-        "not measured": done.not_measured,
-    }
-    more = "".join(f", {count} {what}" for what, count in rest.items() if count)
-    return text(f"{notation.spread(ratios)}   over {done.covered} of {done.cases} cases{more}", "bold")
+    rest = {"failed": done.failed, "uncovered": done.uncovered, "not measured": done.not_measured}
+    more = f", {count(done.losses, 'loss', 'losses')}" if done.losses else ""
+    more += "".join(f", {number} {what}" for what, number in rest.items() if number)
+    return text(f"{notation.spread(ratios)}   over {done.covered} of {count(done.cases, 'case')}{more}", "bold")

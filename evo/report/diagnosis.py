@@ -10,6 +10,7 @@ from rich.padding import Padding
 
 from evo.records import CaseResult, Diagnosis
 from evo.report.layout import Verbatim, assemble, text
+from evo.report.notation import count
 
 OPENING = 3  # lines of a log among which the one that the message quotes is seen at once
 HOLDS_NOT = re.compile(r"(.* does not hold): .*", re.DOTALL)  # the values that follow differ from case to case
@@ -38,7 +39,7 @@ def uncovered_report(cases: Sequence[CaseResult]) -> Group:
         message = case.diagnosis.message if case.diagnosis else "no reason given"
         held = HOLDS_NOT.fullmatch(message)
         reasons.setdefault(held[1] if held else message, []).append(case.case)
-    parts: list[RenderableType] = [text(f"not covered: {len(cases)} case{'s' if len(cases) != 1 else ''}")]
+    parts: list[RenderableType] = [text(f"not covered: {count(len(cases), 'case')}")]
     for reason, names in reasons.items():
         parts.append(Padding(text(f"{reason}: {', '.join(names)}", "dim"), (0, 0, 0, 2), expand=False))
     return Group(*parts)

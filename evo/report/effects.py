@@ -12,6 +12,7 @@ from rich.text import Text
 from evo.lesson import Evidence
 from evo.records import Value
 from evo.report.layout import LOSS, WIN, table, text
+from evo.report.notation import count
 
 CSV = ("operator", "target", "species", "gene", "value", "percent", "low", "high", "pairs", "family", "chance",
        "significant")  # fmt: skip
@@ -69,7 +70,8 @@ def effects_table(rows: Sequence[EffectRow], *, every: bool = False) -> Group:
                 result.add_row(text(row.species), text(row.gene), text(str(row.value)), *_numbers(row))
             parts.append(result)
         if len(shown) < len(mine):
-            parts.append(text(f"{len(mine) - len(shown)} values more show nothing sure; see them with --all", "dim"))
+            hidden = count(len(mine) - len(shown), "value more shows", "values more show")
+            parts.append(text(f"{hidden} nothing sure; see them with --all", "dim"))
     if not parts:
         return Group(text("no two timed candidates differ by one gene only: nothing to compare yet"))
     return Group(*parts[1:], text(NOTE, "dim"))

@@ -101,7 +101,7 @@ def watch(console: Console, *, quiet: bool = False) -> Watch:
 
 def progress_line(progress: Progress) -> str:
     """`[12 s] search: 123 evaluated, ...`: all of a snapshot in one line of plain text."""
-    duplicates = f", {progress.duplicates} duplicates" if progress.duplicates else ""
+    duplicates = f", {notation.count(progress.duplicates, 'duplicate')}" if progress.duplicates else ""
     rejected = f"; rejected: {notation.counts(progress.rejected)}" if progress.rejected else ""
     best = f"; {notation.spread(b.ratio for b in progress.best.values())}" if progress.best else ""
     left = f"; {progress.step or _left(progress)}"
@@ -116,7 +116,8 @@ def progress_view(progress: Progress, rows: int) -> Group:
     head = Table.grid(padding=(0, 2, 0, 0))
     bar = ProgressBar(total=1.0, completed=min(1.0, max(0.0, progress.fraction)), width=30)
     head.add_row(text(progress.phase, "bold"), bar, text(_left(progress)))
-    totals = f"{progress.evaluated} evaluated   {progress.duplicates} duplicates   {progress.in_flight} in flight"
+    duplicates = notation.count(progress.duplicates, "duplicate")
+    totals = f"{progress.evaluated} evaluated   {duplicates}   {progress.in_flight} in flight"
     parts: list[RenderableType] = [
         head,
         text(f"{totals}   {notation.duration(progress.seconds)}"),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from evo.records import Author, Values
 from evo.report.printable import one_line
+from evo.wording import count as count
 
 UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"), (1e-3, "ns"))
 
@@ -78,11 +79,6 @@ def spread(ratios: Iterable[float]) -> str:
         return "no case has a speed-up"
     mean = math.exp(sum(map(math.log, known)) / len(known))
     return f"min {ratio(min(known))}   geomean {ratio(mean)}   max {ratio(max(known))}"
-
-
-def count(number: int, what: str, many: str = "") -> str:
-    """`1 lesson`, `2 lessons`; `many` where the plural is another."""
-    return f"{number} {what if number == 1 else many or what + 's'}"
 
 
 def author(who: Author) -> str:

@@ -6,12 +6,14 @@ from rich.console import Group, RenderableType
 
 from evo.fitness.cuda.sanitizer import SanitizerReport
 from evo.report.layout import table, text, unbroken
+from evo.report.notation import count
 
 
 def sanitizer_report(report: SanitizerReport) -> Group:
     """A headline, a row a finding, and why tools did not run."""
     ran = f"{', '.join(report.tools) or 'no tool'} ran on {', '.join(report.cases)}"
-    verdict = "clean" if report.clean else f"{len(report.errors)} kinds of error" if report.errors else "not clean"
+    errors = count(len(report.errors), "kind of error", "kinds of error") if report.errors else "not clean"
+    verdict = "clean" if report.clean else errors
     parts: list[RenderableType] = [unbroken(verdict, "bold green" if report.clean else "bold red"), text(ran, "dim")]
     if report.findings:
         rows = table("tool", "level", "kernel", "count", "what", numbers=["count"], fold=["what"])

@@ -38,9 +38,8 @@ def standing_report(standing: Standing) -> Group:
     """A few lines, and the leaders by case."""
     lines = [f"run {standing.run}: {standing.state}", f"  {standing.command}"]
     rejected = ", ".join(f"{count} {status}" for status, count in standing.rejected.items())
-    lines.append(
-        f"  {standing.evaluated} evaluated, {standing.duplicates} duplicates" + (f", {rejected}" if rejected else "")
-    )
+    duplicates = notation.count(standing.duplicates, "duplicate")
+    lines.append(f"  {standing.evaluated} evaluated, {duplicates}" + (f", {rejected}" if rejected else ""))
     if standing.used:
         used = ", ".join(f"{share:.0%} of {limit}" for limit, share in standing.used.items())
         lines.append(f"  spent {used}; left {standing.left}")

@@ -48,7 +48,8 @@ def summary(result: Result) -> Group:
         parts += ["", text("hold-out cases, which the search never saw", "bold"), _holdout(result, ranks)]
     if result.arms:
         parts += ["", text("who proposed, and how the budget is shared now", "bold"), arms_table(result.arms)]
-    spent = f"{result.evaluated} evaluated, {result.duplicates} duplicates, in {notation.duration(result.seconds)}"
+    duplicates = notation.count(result.duplicates, "duplicate")
+    spent = f"{result.evaluated} evaluated, {duplicates}, in {notation.duration(result.seconds)}"
     parts += ["", text(spent), assemble("rejected: ", notation.counts(result.rejected))]
     parts += [assemble(("note: ", "yellow"), note) for note in result.notes]
     parts += [_stored(result), "", _next(result)]
@@ -91,7 +92,7 @@ def _unsteady(result: Result) -> bool:
 def _total(result: Result) -> Group:
     covered = [case for case in result.cases if case.candidate]
     spread = notation.spread(case.ratio for case in covered)
-    total = text(f"{spread}   over {len(covered)} of {len(result.cases)} cases", "bold")
+    total = text(f"{spread}   over {len(covered)} of {notation.count(len(result.cases), 'case')}", "bold")
     if not covered or any(case.low > 1 for case in covered):
         return Group(total)
     return Group(total, text("no case is faster than its yardstick for certain; a larger --budget searches further"))

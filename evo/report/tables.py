@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evo.report.layout import table, text
+from evo.report.notation import count
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
 
 
@@ -32,7 +33,7 @@ def baseline_table(rows: Sequence[BaselineRow]) -> RenderableType:
         return text("no baseline is registered: the plain seed is the yardstick")
     result = table("operator", "baseline", "installed", "version", "note", fold=["note"])
     for row in rows:
-        installed = text(f"recorded, {row.recorded} cases", "dim") if row.recorded else _yes(row.installed)
+        installed = text(f"recorded, {count(row.recorded, 'case')}", "dim") if row.recorded else _yes(row.installed)
         result.add_row(row.operator, text(row.name), installed, text(row.version), text(row.note))
     return result
 

@@ -17,6 +17,7 @@ from evo.fitness.sessions import measure
 from evo.genome import Genome, make_candidate, objection, uncovered, with_defaults
 from evo.plugins.manager import Plugins
 from evo.records import Candidate, Evaluation, Purpose, Status
+from evo.wording import count
 
 WITHOUT = "without"  # the opponent's name: the same candidate without the edit
 
@@ -50,7 +51,7 @@ def minimise(
     Raises `UsageError` for a candidate that is its own ancestor, `RunError` when the winner itself is not right now.
     """
     if sessions < 1 or pairs < 4:
-        raise UsageError(f"{sessions} sessions of {pairs} pairs", fix="at least 1 session of 4 pairs")
+        raise UsageError(f"{count(sessions, 'session')} of {count(pairs, 'pair')}", fix="at least 1 session of 4 pairs")
     with Archive.open(archive, create=False, readonly=True) as store:
         winner = store.candidate(identity)
         ancestor = store.candidate(_origin(store, winner))

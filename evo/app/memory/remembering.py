@@ -17,6 +17,7 @@ from evo.lesson import Kind
 from evo.operator import Operator
 from evo.records import Candidate
 from evo.report.lessons import learned_line
+from evo.wording import count
 
 ELITES, LEAST_ELITES = 24, 4  # of earlier runs that a new run looks at again
 LESSONS = 500  # of each kind, the weightiest
@@ -53,7 +54,8 @@ def learned(archive: Archive, operator: Operator, target: str, pitfalls: Pitfall
     """Learns from all that the archive holds now; what that changed, for the run's report."""
     notes = []
     if len(pitfalls):
-        notes.append(f"{len(pitfalls)} known pitfalls: {pitfalls.passed_over} drawn candidates were passed over")
+        passed_over = count(pitfalls.passed_over, "drawn candidate was", "drawn candidates were")
+        notes.append(f"{count(len(pitfalls), 'known pitfall')}: {passed_over} passed over")
     try:
         change = learn(archive, operator.name, target, case_facts(operator, target))
     except ArchiveError as error:  # the run's result stands, and `evo lessons learn` can be called any time

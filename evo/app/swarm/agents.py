@@ -35,6 +35,7 @@ from evo.mutators.agents.purse import Purse
 from evo.mutators.agents.swarm import Swarm
 from evo.mutators.agents.worker import Worker
 from evo.mutators.base import Parent
+from evo.wording import count
 
 APPROVALS = ("plan", "finalists")
 ANSWER_TOKENS = 3000  # that a forecast takes for a usual answer
@@ -164,14 +165,14 @@ def forecast(agents: Agents, seeds: Sequence[Genome], budget: Budget) -> str:
     usage = estimate_usage(prompt, "x" * ANSWER_TOKENS * 3)
     tokens, told = calls * usage.total, []
     if budget.tokens:
-        told.append(f"tokens={budget.tokens} buys about {budget.tokens // tokens} proposals of a model")
+        told.append(f"tokens={budget.tokens} buys about {count(budget.tokens // tokens, 'proposal')} of a model")
     for model in agents.models:
         rate = model.price or model.assumed
         known = "" if model.price else " (price unknown: charged as the dearest known)"
         usd = calls * rate.usd(usage)
         if budget.usd:
-            number = f"{budget.usd / usd:.0f}" if usd else "any number of"
-            told.append(f"usd={written(budget.usd)} buys about {number} proposals of {model.name}{known}")
+            number = f"about {count(round(budget.usd / usd), 'proposal')}" if usd else "any number of proposals"
+            told.append(f"usd={written(budget.usd)} buys {number} of {model.name}{known}")
         elif model.price:
             told.append(f"a proposal of {model.name} costs about {usd:.3f} USD")
     return "; ".join(told) or f"a proposal of a model takes about {tokens} tokens, and no budget limits them"

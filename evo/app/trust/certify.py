@@ -24,6 +24,7 @@ from evo.fitness.sessions import measure
 from evo.genome import Genome, make_candidate
 from evo.plugins.manager import Plugins
 from evo.records import BLAMELESS, Candidate, Evaluation, Purpose, Status
+from evo.wording import count
 
 GENOMES = (".cu", ".ptx", ".cpp")
 LEAST_SESSIONS, LEAST_PAIRS = 3, 4
@@ -58,7 +59,7 @@ def certify(order: Order, say: Say = lambda message: None) -> Certificate:
     """
     if order.sessions < LEAST_SESSIONS or order.pairs < LEAST_PAIRS:
         raise UsageError(
-            f"{order.sessions} sessions of {order.pairs} pairs are too few for a certificate",
+            f"{count(order.sessions, 'session')} of {count(order.pairs, 'pair')}: too few for a certificate",
             fix=f"at least {LEAST_SESSIONS} sessions of {LEAST_PAIRS} pairs",
         )
     plugins = Plugins.load()

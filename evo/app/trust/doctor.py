@@ -24,6 +24,7 @@ from evo.fitness.findings import Finding, Health, look
 from evo.plugins.manager import Plugins
 from evo.report import notation
 from evo.target import Target
+from evo.wording import count
 
 OK, WARNING, PROBLEM, SKIPPED = Health.OK, Health.WARNING, Health.PROBLEM, Health.SKIPPED
 LITTLE_BYTES = 1 << 30  # free space below which a night's builds and archive may not fit
@@ -119,7 +120,9 @@ def _cache() -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("machine", "build cache", PROBLEM, error.what, error.fix)
         return
-    yield _space("build cache", root, f"{len(list(root.glob('*.json')))} builds", "set EVO_CACHE to a roomier place")
+    yield _space(
+        "build cache", root, count(len(list(root.glob("*.json"))), "build"), "set EVO_CACHE to a roomier place"
+    )
 
 
 def _archive(name: str) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from evo.fitness.filters import Examination, Filter, Probe, examine, weakest_nul
 from evo.fitness.findings import Finding, Health, look
 from evo.operator import Case, Operator
 from evo.plugins.manager import Plugins
+from evo.wording import count
 
 PART = "operator"
 SHOWN = 6  # probes that are written out for each filter
@@ -66,7 +67,11 @@ def filter_findings(seen: Examination) -> Iterator[Finding]:
     for name, fix in FIXES.items():
         probes = [probe for probe in seen.probes if probe.filter == name]
         if probes:
-            left = f"; no time for {seen.left} of {seen.cases} cases" if name == "sensitivity" and seen.left else ""
+            left = (
+                f"; no time for {seen.left} of {count(seen.cases, 'case')}"
+                if name == "sensitivity" and seen.left
+                else ""
+            )
             finding = _summary(name, probes, fix)
             yield replace(finding, seen=finding.seen + left)
 
@@ -118,7 +123,7 @@ def zoo_findings(plugins: Plugins, operator: Operator, target: str, say: Say) ->
     known = {animal.name for animal in animals if animal.escape}
     lines = [f"{each.member}: {each.message}" for each in judged]
     wrong = f"{len(judged)} not judged as they must be" if judged else "each judged as it must be"
-    seen, fix = f"{len(animals)} hostile kernels, {wrong}", ""
+    seen, fix = f"{count(len(animals), 'hostile kernel')}, {wrong}", ""
     state = Health.OK
     if judged:
         state = Health.WARNING if {each.member for each in judged} <= known else Health.PROBLEM
