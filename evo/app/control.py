@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evo.app.liveness import seen
+from evo.app.resumable import named
 from evo.app.single import gene_values, read_genome
 from evo.app.swarm.asked import Told
 from evo.app.swarm.asking import ASKING, open_desk
@@ -94,11 +95,22 @@ def stop(archive: str, *, run: str = "") -> str:
         if record.command.startswith(ASKING):
             _close(store, record)
         elif not store.is_claimed(record.id):
-            raise UsageError(f"run {record.id} is not going on", fix=f"its state is {record.state}: nothing to stop")
+            raise UsageError(f"run {record.id} is not going on", fix=_way_on(store, record))
         else:
             with store.writing() as connection:
                 say(connection, record.id, "stop")
         return record.id
+
+
+def _way_on(store: Archive, record: RunRecord) -> str:
+    """From a run that no process works on."""
+    state = seen(store, record).state
+    nothing = f"its state is {state}: nothing to stop"
+    if state == "done":
+        return nothing
+    if record.command.startswith(COMMAND):
+        return f"{nothing}; `{COMMAND}{named(store)}` judges what waits"
+    return f"{nothing}; `evo resume {record.id}{named(store)}` goes on with it"
 
 
 def refuse_resuming(record: RunRecord) -> None:
