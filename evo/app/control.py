@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from evo.app.swarm.evaluating import COMMAND
 from evo.archive import Archive, RunRecord
 from evo.archive.leaders import leaders
 from evo.archive.messages import heard, say, starved
+from evo.archive.tallies import tally
 from evo.engine.budget import Budget, Meter
 from evo.errors import UnknownNameError, UsageError
 from evo.genome import Genome
@@ -40,8 +42,10 @@ def status(archive: str, run: str = "") -> Standing:
             told = len(starved(connection, record.id))
             held = {case: name for case, (name, _) in (saved.get("search") or {}).get("portfolio", {}).items()}
             best = leaders(connection, record.id, held)
+            search: Mapping[str, Any] = saved.get("search") or {}
+            if record.command.startswith((ASKING, COMMAND)):  # no search keeps count
+                search = asdict(tally(connection, record.id))
         states = Counter(str(state) for _, state in store.open_proposals(record.id))
-    search: dict[str, Any] = saved.get("search") or {}
     spent = saved.get("meter") or {}
     meter = Meter(Budget.parse(record.budget), spent=spent) if record.budget else None
     return Standing(
