@@ -379,13 +379,14 @@ main()
 """
 
 
-def test_an_interrupt_shows_no_traceback() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_shows_no_traceback(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (130, "interrupted\n")
 

@@ -19,7 +19,8 @@ import evo
 from evo import app as verbs
 from evo.app import control
 from evo.app.buying import Pace, bought, pace
-from evo.archive import Archive, RunRecord
+from evo.app.swarm.evaluating import COMMAND
+from evo.archive import Archive, RunRecord, RunState
 from evo.archive.leaders import Leader
 from evo.archive.messages import say
 from evo.cli.root import app
@@ -149,8 +150,40 @@ def test_only_a_run_that_goes_on_is_spoken_to_by_default(real: str) -> None:
     listed = CliRunner().invoke(app, ["archive", "runs", "--archive", real])
     assert "killed" in listed.stdout
     assert "evo resume run-real" in CliRunner().invoke(app, ["archive", "show", "run-real", "--archive", real]).stdout
-    with pytest.raises(UsageError, match="run run-real is not going on"):
+
+
+@pytest.mark.parametrize(
+    ("command", "filed", "fix"),
+    [
+        (
+            "evo run",
+            "running",
+            "its state is killed: nothing to stop; `evo resume run-real --archive {}` goes on with it",
+        ),
+        (
+            "evo run",
+            "stopped",
+            "its state is stopped: nothing to stop; `evo resume run-real --archive {}` goes on with it",
+        ),
+        (
+            "evo run",
+            "failed",
+            "its state is failed: nothing to stop; `evo resume run-real --archive {}` goes on with it",
+        ),
+        ("evo run", "done", "its state is done: nothing to stop"),
+        (
+            COMMAND,
+            "running",
+            "its state is killed: nothing to stop; `evo evaluate --pending --archive {}` judges what waits",
+        ),
+    ],
+)
+def test_stop_says_what_became_of_a_run_and_how_to_go_on(real: str, command: str, filed: RunState, fix: str) -> None:
+    with Archive.open(real) as store, store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE run SET command = '{command}', state = '{filed}'")
+    with pytest.raises(UsageError) as told:
         control.stop(real, run="run-real")
+    assert (told.value.what, told.value.fix) == ("run run-real is not going on", fix.format(real))
 
 
 def in_another_process(real: str) -> Any:

@@ -190,6 +190,26 @@ def test_ctrl_c_stops_the_run(archive: Archive, number: signal.Signals) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_after_the_search_a_signal_does_as_before(archive: Archive) -> None:
+    """`timeout` sends SIGTERM twice, to the process and to its group: the second one is no second request."""
+    meter, heard = Meter(Budget.parse("minutes=5")), list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+
+    async def main() -> None:
+        with interruptible(meter):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.05)
+
+    try:
+        asyncio.run(main())
+        assert (meter.stopped, heard) == ("interrupted", [])
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_cancelling_the_task_drops_what_is_in_flight_and_leaves_it_pending(archive: Archive) -> None:
     evaluator = Stuck(CASES, ratio)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -90,3 +92,21 @@ def test_as_a_process_over_standard_input(tmp_path: Path) -> None:
         assert json.loads(json.dumps(told))["state"] == "pending"
 
     talk(StdioServerParameters(command=sys.executable, args=words, cwd=tmp_path), conversation)
+
+
+def test_sigterm_ends_the_server_at_once(tmp_path: Path) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    command = [sys.executable, "-m", "evo", "mcp", "--operator", "rmsnorm", "--target", "cpu"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(request), file=process.stdin, flush=True)
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.terminate()
+        try:
+            assert process.wait(10) == -signal.SIGTERM
+        finally:
+            process.kill()

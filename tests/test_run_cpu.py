@@ -122,6 +122,26 @@ def test_ctrl_c_ends_with_the_table(tmp_path: Path) -> None:
     assert rows(archive, "SELECT state FROM run") == [("stopped",)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_search_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    words = ["run", "-o", "rmsnorm", "-t", "cpu", "--cases", CASE, "--budget", "minutes=3"]
+    process = subprocess.Popen(
+        [*EVO, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    archive, limit = tmp_path / "evo.db", time.monotonic() + 60
+    while not (archive.exists() and _count(archive, "SELECT count(*) FROM run") == 1):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=30)
+    ((run, state, yardstick),) = rows(archive, "SELECT id, state, yardstick FROM run")
+    assert yardstick == "", "it was still calibrating"
+    assert (process.returncode, out, state) == (130, "", "stopped"), err
+    assert err.endswith(f"interrupted: `evo resume {run}` goes on with it\n")
+    assert "Traceback" not in err
+
+
 def _count(archive: Path, query: str) -> int:
     try:
         return int(str(rows(archive, query)[0][0]))

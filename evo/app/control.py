@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evo.app.liveness import seen
+from evo.app.resumable import named
 from evo.app.single import gene_values, read_genome
 from evo.app.swarm.asked import Told
 from evo.app.swarm.asking import ASKING, open_desk
@@ -16,6 +18,7 @@ from evo.app.swarm.evaluating import COMMAND
 from evo.archive import Archive, RunRecord
 from evo.archive.leaders import leaders
 from evo.archive.messages import heard, say, starved
+from evo.archive.tallies import tally
 from evo.engine.budget import Budget, Meter
 from evo.errors import UnknownNameError, UsageError
 from evo.genome import Genome
@@ -39,8 +42,10 @@ def status(archive: str, run: str = "") -> Standing:
             told = len(starved(connection, record.id))
             held = {case: name for case, (name, _) in (saved.get("search") or {}).get("portfolio", {}).items()}
             best = leaders(connection, record.id, held)
+            search: Mapping[str, Any] = saved.get("search") or {}
+            if record.command.startswith((ASKING, COMMAND)):  # no search keeps count
+                search = asdict(tally(connection, record.id))
         states = Counter(str(state) for _, state in store.open_proposals(record.id))
-    search: dict[str, Any] = saved.get("search") or {}
     spent = saved.get("meter") or {}
     meter = Meter(Budget.parse(record.budget), spent=spent) if record.budget else None
     return Standing(
@@ -94,11 +99,22 @@ def stop(archive: str, *, run: str = "") -> str:
         if record.command.startswith(ASKING):
             _close(store, record)
         elif not store.is_claimed(record.id):
-            raise UsageError(f"run {record.id} is not going on", fix=f"its state is {record.state}: nothing to stop")
+            raise UsageError(f"run {record.id} is not going on", fix=_way_on(store, record))
         else:
             with store.writing() as connection:
                 say(connection, record.id, "stop")
         return record.id
+
+
+def _way_on(store: Archive, record: RunRecord) -> str:
+    """From a run that no process works on."""
+    state = seen(store, record).state
+    nothing = f"its state is {state}: nothing to stop"
+    if state == "done":
+        return nothing
+    if record.command.startswith(COMMAND):
+        return f"{nothing}; `{COMMAND}{named(store)}` judges what waits"
+    return f"{nothing}; `evo resume {record.id}{named(store)}` goes on with it"
 
 
 def refuse_resuming(record: RunRecord) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from evo.cli import options
 from evo.cli.asking import Cases, Operator, Run
 
@@ -23,4 +25,6 @@ def mcp(
         if error.name is None or error.name.partition(".")[0] != "mcp":
             raise
         raise UsageError("the MCP server is not installed", fix=extras.install("mcp")) from None
-    make_server(archive, run=run, operator=operator, target=target, cases=tuple(cases or ())).run()
+    server = make_server(archive, run=run, operator=operator, target=target, cases=tuple(cases or ()))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a thread reads standard input, and an interrupt would wait for it
+    server.run()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evo.archive import Archive
 
 TURN_S = 0.25  # longest wait before the budget and the stop flag are looked at again
+SECOND_S = 1.0  # a SIGTERM sooner after another is the same: `timeout` sends one to the process and one to its group
 Observe = Callable[[Progress], None]
 
 
@@ -133,23 +134,25 @@ def progress(search: Search, meter: Meter, in_flight: int, phase: Phase | None =
 
 @contextmanager
 def interruptible(meter: Meter) -> Iterator[None]:
-    """In the body the first Ctrl-C or SIGTERM stops the run cleanly; the second one does as ever.
+    """In the body the first Ctrl-C or SIGTERM stops the run cleanly; the second one does as before the body.
 
     To be entered on the event loop of the main thread.
     """
-    loop = asyncio.get_running_loop()
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
 
-    def as_ever() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    def as_before(number: signal.Signals) -> None:
+        if loop.remove_signal_handler(number) and number is signal.SIGTERM and before is not None:
+            signal.signal(number, before)  # the loop leaves the system's own, which kills
 
     def stop() -> None:
         meter.stop()
-        as_ever()
+        as_before(signal.SIGINT)
+        loop.call_later(SECOND_S, as_before, signal.SIGTERM)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        as_ever()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            as_before(number)
