@@ -288,8 +288,12 @@ def test_stopwatch_sees_a_known_amount_of_work(machine: CpuMachine, blobs: BlobS
     long = attach(machine, blobs, HEAD + body.replace("WORK", "40000"), buffers, items=1)
     watches = [machine.stopwatch([call, call], 10.0) for call in (short, long)]
     assert [watch.protocol for watch in watches] == ["warm", "warm"]
-    times = np.array([[watch.sample() for watch in watches] for _ in range(15)])
-    assert np.median(times[:, 1] / times[:, 0]) == pytest.approx(4.0, rel=0.1)
+    least = np.full(2, np.inf)  # microseconds: a neighbour can only add
+    for _ in range(10):
+        least = np.minimum(least, np.min([[watch.sample() for watch in watches] for _ in range(15)], axis=0))
+        if least[1] / least[0] == pytest.approx(4.0, rel=0.1):
+            break
+    assert least[1] / least[0] == pytest.approx(4.0, rel=0.1)
     for watch in watches:
         watch.close()
 

@@ -88,8 +88,10 @@ class ScriptedWorker:
     dies: set[str] = set()
     given: list[Task] = []
 
-    def __init__(self, *, builder: bool = False) -> None:
+    def __init__(self, *, builder: bool = False, run: str = "") -> None:
         self.task: Task | None = None
+        self.begun: list[str] = []
+        self.news: list[str] = []
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:

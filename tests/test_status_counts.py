@@ -57,7 +57,7 @@ def test_what_was_told_and_judged_is_counted(place: str, run: str) -> None:
     assert standing.rejected == {"wrong_result": 2, "crash": 1}
     assert standing.open == ({"pending": 1} if run == "holds" else {})
     shown = CliRunner().invoke(app, ["status", run, "--archive", place]).stdout
-    assert "4 evaluated, 1 duplicates, 2 wrong_result, 1 crash" in shown
+    assert "4 evaluated, 1 duplicate, 2 wrong_result, 1 crash" in shown
 
 
 def test_another_runs_work_is_not_counted(place: str) -> None:
