@@ -320,13 +320,15 @@ def children_cpu_s() -> float:
 
 
 def test_help_is_quick_and_lists_every_verb() -> None:
-    spent = []
+    spent: dict[tuple[str, ...], list[float]] = {("-m", "evo", "--help"): [], ("-c", "import typer.rich_utils"): []}
     for _ in range(3):
-        before = children_cpu_s()  # processor time: unlike wall time it hardly depends on what else the machine does
-        done = python("-m", "evo", "--help")
-        spent.append(children_cpu_s() - before)
-        assert done.returncode == 0
-    assert min(spent) < 0.6  # 0.15 s on an idle core
+        for words, seconds in spent.items():
+            before = children_cpu_s()  # processor time: unlike wall time it hardly depends on what else goes on
+            assert python(*words).returncode == 0
+            seconds.append(children_cpu_s() - before)
+    help_s, least_s = map(min, spent.values())
+    assert help_s < 3 * least_s  # 1.6 times what any help must import; 0.15 s on an idle core
+    done = python("-m", "evo", "--help")
     for verb in ("run", "resume", "check", "bench", "operators", "targets", "baselines", "archive"):
         assert f" {verb} " in done.stdout
 
