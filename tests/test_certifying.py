@@ -91,7 +91,7 @@ def test_who_failed_is_not_certified(filed: tuple[Path, str, str], tmp_path: Pat
         ("missing.cpp", {}, "no such file"),
         ("folder.cpp", {}, "is a folder"),
         ("abc", {"archive": "no-such.db"}, "no-such.db"),
-        ("abc", {"sessions": 2}, f"2 sessions of {PAIRS} pairs are too few"),
+        ("abc", {"sessions": 2}, f"2 sessions of {PAIRS} pairs: too few"),
     ],
 )
 def test_what_cannot_be_certified(
