@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 ARGS ?=
 
-.PHONY: run test gpu-test check lint types imports wheel clean
+.PHONY: run test check lint types imports wheel clean
 
 run: $(VENV)/.core  ## set up, then evolve RMSNorm on this machine's GPU, or on the embedded CPU target
 	$(BIN)/evo run --operator rmsnorm $(ARGS)

@@ -5,7 +5,8 @@
 (a) an identical twin, loaded as a module of its own: 99 % intervals must contain 1; (b) a twin that does 1 % more rows;
 (c) the same pair under every protocol; (d) read flush against write flush against none; (e) whether lines that a kernel
 marked as persisting survive a flush, and whether cache-policy genes win under one protocol and lose under another.
-Needs a GPU; under five minutes. The JSON holds all raw samples.
+Needs a GPU; under five minutes. The JSON holds all raw samples. With --loaded, instead: (f) twins of a KDA kernel,
+whose tensor-core work makes a chip move its clock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ def genome(name: str, extra: int = 0) -> Genome:
 GENOMES = {"plain": genome("plain"), "twin": genome("twin"), "slow": genome("slow", 10)}
 
 
-def build(operator: Operator, target: Target, cases: Sequence[Case]) -> tuple[dict[str, Subject], Subject]:
-    """The three genomes and the oracle, built in builder processes."""
+def build(
+    operator: Operator, target: Target, cases: Sequence[Case], genomes: Mapping[str, Genome] = GENOMES
+) -> tuple[dict[str, Subject], Subject]:
+    """The genomes and the oracle, built in builder processes."""
     executor = LocalExecutor(target.devices() or [target.nominal()])
     try:
-        subjects = build_subjects(executor, operator, target, cases, GENOMES)
+        subjects = build_subjects(executor, operator, target, cases, genomes)
         path = operator.oracle(target.name)
         assert path, "the operator has an oracle on every GPU"
         truths = [oracle_case(operator, case) for case in cases]
@@ -121,10 +124,13 @@ def build(operator: Operator, target: Target, cases: Sequence[Case]) -> tuple[di
 
 
 class Bench:
-    """Times one of the genomes against another, in this process."""
+    """Times the genome called `plain` against another, in this process."""
 
-    def __init__(self, operator: Operator, target: Target, device: str, cases: Sequence[Case]) -> None:
-        self.subjects, oracle = build(operator, target, cases)
+    def __init__(
+        self, operator: Operator, target: Target, device: str, cases: Sequence[Case],
+        genomes: Mapping[str, Genome] = GENOMES,
+    ) -> None:  # fmt: skip
+        self.subjects, oracle = build(operator, target, cases, genomes)
         self.session = Session(target.open(device), operator, BuildCache(), lambda what: None)
         task = CalibrateTask(
             ids.new_id(), operator.name, target.name, device, (), oracle, self.subjects, 0, measure=False
@@ -152,17 +158,20 @@ def row(timing: Timing) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def repeated(bench: Bench, opponent: str, case: Case, repeats: int, pairs: int, expected: float) -> dict[str, Any]:
+def repeated(
+    bench: Bench, opponent: str, case: Case, repeats: int, pairs: int, expected: float, protocol: str = ""
+) -> dict[str, Any]:
     """How many of the intervals contain what is known to be true, and how wide they are."""
     found, failures = list[Timing](), list[str]()
     for seed in range(repeats):
         try:
-            found.append(bench.time(opponent, case, seed, pairs))
+            found.append(bench.time(opponent, case, seed, pairs, protocol))
         except RuntimeError as error:  # an unsteady clock, say: it is part of the answer
             failures.append(str(error))
     halves = [(timing.high - timing.low) / 2 / timing.ratio for timing in found]
     return {
-        "case": case.name, "time_us": statistics.median(timing.time_us for timing in found), "repeats": repeats,
+        "case": case.name, "protocol": protocol or bench.session.machine.protocols[0],
+        "time_us": statistics.median(timing.time_us for timing in found), "repeats": repeats,
         "failures": failures, "expected": expected,
         "contained": sum(timing.low <= expected <= timing.high for timing in found),
         "mean_ratio": statistics.geometric_mean(timing.ratio for timing in found),
@@ -187,6 +196,20 @@ def protocols(bench: Bench, cases: Sequence[Case], quick: bool) -> list[dict[str
     return rows
 
 
+def loaded(plugins: Plugins, target: Target, device: str, repeats: int) -> list[dict[str, Any]]:
+    """KDA's fastest seed against itself, each under the two protocols that its numbers are taken with."""
+    operator = plugins.operator("kda")
+    case = next(case for case in operator.cases(target.name) if case.name == "h96-fixed")
+    path = next(path for path in operator.seeds(target.name) if Path(str(path)).stem == "specialised")
+    twins = {name: Genome.read(path) for name in ("plain", "twin")}
+    bench = Bench(operator, target, device, [case], twins)
+    plan = (("rotation", 24, repeats), ("flashkda", 8, max(3, repeats // 3)))
+    try:
+        return [repeated(bench, "twin", case, count, pairs, 1.0, protocol) for protocol, pairs, count in plan]
+    finally:
+        bench.session.close()
+
+
 def timed(name: str, part: Callable[[], Any]) -> Any:
     start = time.perf_counter()
     found = part()
@@ -195,10 +218,11 @@ def timed(name: str, part: Callable[[], Any]) -> Any:
 
 
 def summary(report: dict[str, Any]) -> None:
-    for part in ("twin", "slower"):
+    for part in ("twin", "slower", "loaded"):
         for each in report.get(part, ()):
             print(
-                f"{part:7} {each['case']:18} {each['time_us']:8.2f} us  ratio {each['mean_ratio']:.5f}  "
+                f"{part:7} {each['protocol']:10} {each['case']:18} {each['time_us']:8.2f} us  "
+                f"ratio {each['mean_ratio']:.5f}  "
                 f"{each['contained']}/{each['repeats']} contain {each['expected']:.4f}  "
                 f"half-width {each['half_width_median']:.4f}, at most {each['half_width_max']:.4f}"
             )
@@ -226,12 +250,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="a tenth of the repeats")
+    parser.add_argument("--loaded", nargs="?", type=int, const=20, default=0, metavar="REPEATS", help="(f) alone")
     parser.add_argument("--parts", nargs="*", help="only these of: twin slower survival genes flushes protocols")
     parser.add_argument("--columns", nargs="*", type=int, default=list(TWIN_COLUMNS), help="of the twins' cases")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of every twin's timing")
     parser.add_argument("--build-only", action="store_true", help="build one case's kernels and stop; needs no GPU")
     options = parser.parse_args()
-    plugins = Plugins.load(entry_points=False)
+    plugins, report = Plugins.load(entry_points=False), dict[str, Any]()
     operator = plugins.operator("rmsnorm")
     if options.build_only:
         target = plugins.target("sm_90")
@@ -243,11 +268,16 @@ def main() -> None:
         subjects, _ = build(operator, target, cases[:1])
         options.out.write_text(json.dumps({"built": {name: len(each.builds) for name, each in subjects.items()}}))
         return
+    if options.loaded:
+        report = {"device": facts.name, "versions": dict(facts.versions)}
+        report["loaded"] = timed("loaded", lambda: loaded(plugins, target, facts.id, options.loaded))
+        options.out.write_text(json.dumps(report, separators=(",", ":")) + "\n")
+        return summary(report)
     bench = timed("build", lambda: Bench(operator, target, facts.id, cases))
     machine, repeats = bench.session.machine, 10 if options.quick else 100
     assert isinstance(machine, CudaMachine)
     twins = [each for each in cases if each.dims["N"] in options.columns]
-    report: dict[str, Any] = {"device": facts.name, "versions": dict(facts.versions), "pairs": options.pairs}
+    report = {"device": facts.name, "versions": dict(facts.versions), "pairs": options.pairs}
     report["tempo_mhz"] = [machine.tempo() for _ in range(50)]
     fewer = max(5, repeats // 5)
     parts: dict[str, Callable[[], Any]] = {

@@ -36,9 +36,8 @@ pack() {  # in one file, whoever writes into it
 
 part_trust() {
     step 430 zoo-and-honest "$PYTHON" benchmarks/zoo_and_honest.py --target "$TARGET" --honest 200 --out "$OUT/zoo-and-honest.json"
-    step 200 gpu-tests "$PYTHON" -m pytest -m gpu tests/gpu -q -n 8 -p no:cacheprovider -p no:benchmark \
-        --deselect tests/gpu/test_clock.py --deselect tests/gpu/test_protocols.py
-    step 120 gpu-clock-tests "$PYTHON" -m pytest -m gpu tests/gpu/test_clock.py tests/gpu/test_protocols.py -q -p no:cacheprovider -p no:benchmark
+    step 200 gpu-tests "$PYTHON" -m pytest -m "gpu and not alone" tests/gpu -q -n 8 -p no:cacheprovider -p no:benchmark
+    step 200 gpu-alone-tests "$PYTHON" -m pytest -m "gpu and alone" tests/gpu -q -p no:cacheprovider -p no:benchmark
 }
 
 part_kda() {

@@ -60,10 +60,17 @@ def test_nobody_is_behind_before_eight_pairs() -> None:
 def test_a_quad_is_void_when_a_sides_clock_moved() -> None:
     steadiness = Steadiness(judged=True)
     assert steadiness.counts([1980.0, 1979.0], [1980.0, 1981.0])
-    assert not steadiness.counts([1980.0, 1965.0], [1980.0, 1980.0])
+    assert not steadiness.counts([1980.0, 1935.0], [1980.0, 1980.0])
     readings = steadiness.readings()
     assert readings["quads_void"] == 1
-    assert (readings["tempo_mhz_min"], readings["tempo_mhz_max"]) == (1965.0, 1981.0)
+    assert (readings["tempo_mhz_min"], readings["tempo_mhz_max"]) == (1935.0, 1981.0)
+
+
+def test_a_clock_that_hovers_between_neighbouring_steps_is_steady() -> None:
+    """Seen on an H200 under tensor-core load: 1950, 1965 and 1980 MHz in turn; every third quad was refused once."""
+    steadiness = Steadiness(judged=True)
+    assert all(steadiness.counts([1980.0, 1965.0], [1950.0, 1980.0]) for _ in range(20))
+    assert steadiness.readings()["quads_void"] == 0
 
 
 def test_a_candidate_that_slows_the_chip_down_is_not_excused() -> None:
@@ -73,12 +80,13 @@ def test_a_candidate_that_slows_the_chip_down_is_not_excused() -> None:
     assert steadiness.readings()["opponent_sm_mhz"] == 1980.0
 
 
-def test_too_many_void_quads_are_unstable_and_say_both_figures() -> None:
-    steadiness = Steadiness(judged=True)
-    assert all(steadiness.counts([1980.0, 1980.0], [1980.0, 1980.0]) for _ in range(20))
-    assert not any(steadiness.counts([1980.0, 1755.0], [1980.0, 1980.0]) for _ in range(2))
-    with pytest.raises(Rejected, match=r"3 of 23 quads \(more than 10%\), from 1755 to 1980 MHz") as caught:
-        steadiness.counts([1980.0, 1965.0], [1980.0, 1980.0])
+def test_void_quads_are_replaced_unless_most_are() -> None:
+    steadiness, moved, still = Steadiness(judged=True), [1980.0, 1755.0], [1980.0, 1980.0]
+    for _ in range(10):
+        assert steadiness.counts(still, still)
+        assert not steadiness.counts(moved, still)
+    with pytest.raises(Rejected, match=r"more than 2% in 11 of 21 quads, from 1755 to 1980 MHz within one") as caught:
+        steadiness.counts([1980.0, 1935.0], still)
     assert caught.value.status is Status.UNSTABLE_TIMING
 
 

@@ -75,8 +75,8 @@ def test_good_kernel_passes(bench: Rig) -> None:
         ("before the start", END, FIRST + "y[-1] = evo_cast<DTYPE_y>(1.f);", Status.OUT_OF_BOUNDS, "y"),
         ("input written", END, FIRST + "const_cast<DTYPE_x*>(x)[row * n] = evo_cast<DTYPE_x>(1.f);",
          Status.INPUT_MUTATED, ""),
-        ("input written and put back", END, FIRST + "volatile unsigned short* at = (unsigned short*)(x + row * n); "
-         "const unsigned short was = *at; *at = was ^ 1; __threadfence(); *at = was;",
+        ("input written and put back", END, FIRST + "{ volatile unsigned short* at = (unsigned short*)(x + row * n); "
+         "const unsigned short was = *at; *at = was ^ 1; __threadfence(); *at = was; }",
          Status.INPUT_MUTATED, "for a while"),
         ("partial work", '["M"]', '["max(1, M - 1)"]', Status.WRONG_RESULT, "y"),
     ],

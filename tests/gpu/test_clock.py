@@ -21,7 +21,7 @@ from evo.plan import Launch, LaunchPlan
 from evo.records import Status
 from evo.target import Call, Rejected
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 # --- baselines
 

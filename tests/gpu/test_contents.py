@@ -314,6 +314,7 @@ def test_what_does_not_fit_is_a_resource_limit(machine: CudaMachine) -> None:
     assert machine.is_zero(buffer)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", [(1 << 20, 256), (1, 1 << 28), (1 << 14, 1 << 14)])
 def test_large_comparisons_run_near_memory_speed(machine: CudaMachine, shape: tuple[int, ...]) -> None:
     one, two = allocate(machine, ("bf16", shape), ("bf16", shape))

@@ -13,7 +13,7 @@ from evo.operator import Fill
 from evo.plan import Launch, LaunchPlan
 from evo.target import Buffer, Call
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 NAMES = ("rotation", "isolated-cold", "warm", "sustained", "triton", "flashkda")
 ONE_SLOT = {"warm", "flashkda"}
@@ -51,7 +51,6 @@ def count_for(name: str) -> int:
     return 1 if name in ONE_SLOT else 7
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", NAMES)
 def test_twins_take_the_same_time(machine: CudaMachine, name: str) -> None:
     slots = slots_of(machine, count_for(name))
@@ -68,7 +67,6 @@ def test_twins_take_the_same_time(machine: CudaMachine, name: str) -> None:
     assert 2.0 < a < 60.0, f"{name}: {a:.2f} us for {NBYTES >> 20} MiB"
 
 
-@pytest.mark.alone
 def test_a_hot_cache_is_faster_than_a_cold_one(machine: CudaMachine) -> None:
     slots = slots_of(machine, 7)
     times = {}
@@ -127,7 +125,6 @@ def test_an_unknown_protocol_is_refused(machine: CudaMachine) -> None:
         machine.stopwatch([call], 10.0, "cold")
 
 
-@pytest.mark.alone
 def test_tempo_is_the_processors_clock(machine: CudaMachine) -> None:
     slots = slots_of(machine, 3)
     watch = machine.stopwatch(bound(machine, SCALE, slots), 10.0)
