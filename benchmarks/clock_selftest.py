@@ -200,7 +200,7 @@ def loaded(plugins: Plugins, target: Target, device: str, repeats: int) -> list[
     """KDA's fastest seed against itself, each under the two protocols that its numbers are taken with."""
     operator = plugins.operator("kda")
     case = next(case for case in operator.cases(target.name) if case.name == "h96-fixed")
-    path = next(path for path in operator.seeds(target.name) if Path(str(path)).stem == "specialised")
+    path = next(path for path in operator.seeds(target.name) if Path(str(path)).stem == "solver")
     twins = {name: Genome.read(path) for name in ("plain", "twin")}
     bench = Bench(operator, target, device, [case], twins)
     plan = (("rotation", 24, repeats), ("flashkda", 8, max(3, repeats // 3)))

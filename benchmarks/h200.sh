@@ -6,7 +6,7 @@
 #     benchmarks/h200.sh memory OUT    what an archive is worth to the next search
 #     benchmarks/h200.sh rmsnorm OUT   both directions searched under `triton`, from what is archived
 #     benchmarks/h200.sh numerics OUT  FlashKDA's published tests, by the best kernel of each class of numerics
-#     benchmarks/h200.sh certify OUT   certificates of the specialised KDA species, under `flashkda`
+#     benchmarks/h200.sh certify OUT   certificates of KDA's solver, under `flashkda`
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
 # interpreter (python3), TARGET another device's target.
@@ -67,14 +67,14 @@ part_rmsnorm() {
 }
 
 part_numerics() {
-    step 280 accurate "$PYTHON" benchmarks/kda_matrix.py --genome operators/kda/seeds/specialised.cu --class accurate --out "$OUT/accurate.json"
+    step 280 accurate "$PYTHON" benchmarks/kda_matrix.py --genome operators/kda/seeds/solver.cu --class accurate --out "$OUT/accurate.json"
     step 280 exact "$PYTHON" benchmarks/kda_matrix.py --genome operators/kda/seeds/chunked.cu --class exact --out "$OUT/exact.json"
 }
 
 part_certify() {
-    step 300 certify-many "$PYTHON" -m evo certify operators/kda/seeds/specialised.cu --target "$TARGET" --protocol flashkda \
+    step 300 certify-many "$PYTHON" -m evo certify operators/kda/seeds/solver.cu --target "$TARGET" --protocol flashkda \
         --sessions 3 --pairs 8 --case 'h96-*' --case 'h64-*' --out "$OUT/kda-many-heads.json" --quiet
-    step 200 certify-few "$PYTHON" -m evo certify operators/kda/seeds/specialised.cu --target "$TARGET" --protocol flashkda \
+    step 200 certify-few "$PYTHON" -m evo certify operators/kda/seeds/solver.cu --target "$TARGET" --protocol flashkda \
         --gene SEGMENT=47 --sessions 3 --pairs 8 --case 'h12-*' --case 'h16-*' --out "$OUT/kda-few-heads.json" --quiet
 }
 

@@ -121,7 +121,7 @@ def test_lengths_keep_their_order_where_they_are_timed_and_nowhere_else() -> Non
 # --- genomes
 
 
-@pytest.mark.parametrize("name", ["chunked.cu", "recurrent.cu", "fused.cu", "specialised.cu"])
+@pytest.mark.parametrize("name", ["chunked.cu", "recurrent.cu", "fused.cu", "solver.cu"])
 @pytest.mark.parametrize("case", ["h96-fixed", "h96-mixed", "t97-bf16", "t16-none"])
 def test_seed_builds_without_notices(name: str, case: str, tmp_path: Path) -> None:
     genome = Genome.read(Path(cases.__file__).parent / "seeds" / name)

@@ -63,7 +63,7 @@ def check_case(operator: Operator, name: str) -> Case:
 # --- seeds
 
 
-@pytest.mark.parametrize("name", ["fused", "specialised"])
+@pytest.mark.parametrize("name", ["fused", "solver"])
 def test_kda_of_a_ragged_sequence(name: str) -> None:
     case = cases.make("ragged", "check", 2, lengths=(37,), distribution="wild")
     trial = Trial(KDA, case, seed_path(KDA, name))
@@ -71,7 +71,7 @@ def test_kda_of_a_ragged_sequence(name: str) -> None:
         assert trial.error(trial.run(schedule)) <= 1
 
 
-@pytest.mark.parametrize(("name", "segment"), [("fused", 8), ("specialised", 16)])
+@pytest.mark.parametrize(("name", "segment"), [("fused", 8), ("solver", 16)])
 def test_kda_does_again_what_segments_got_wrong(name: str, segment: int) -> None:
     """The first head forgets nothing, so its second segment cannot start from zero; the other head's can."""
     case = cases.make("segments", "check", 2, tokens=16 * segment + 5, distribution="weak")
@@ -112,7 +112,8 @@ ROWS = check_case(FORWARD, "bf16-37x264")
     [
         (KDA, "fused", RAGGED, {}, "evo_wgmma_wait<0>();"),
         (KDA, "fused", RAGGED, {}, "evo_async_wait<STAGES - 1>();"),
-        (KDA, "specialised", RAGGED, {}, "evo_sync(1 + turn, 128);"),
+        (KDA, "solver", RAGGED, {}, "evo_sync(1 + turn, 128);"),
+        (KDA, "solver", RAGGED, {}, "evo_barrier_wait(shared + READY + bar, turns / 2 % 2);"),
         (FORWARD, "ring", ROWS, SMALL_RING, "evo_barrier_wait(ring.empty(ring.stage), ring.parity ^ 1);"),
         (FORWARD, "ring", ROWS, SMALL_RING, "evo_barrier_wait(ring.full(ring.stage), ring.parity);"),
     ],

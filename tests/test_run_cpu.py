@@ -58,7 +58,7 @@ def test_run_finds_a_faster_kernel_and_hands_it_back(tmp_path: Path) -> None:
     assert json.loads(checked.stdout)["status"] == "ok"
     assert Genome.read(winner).defaults() == case["values"]
 
-    again = evo(tmp_path, *words, "--budget", "evaluations=4", "--json")
+    again = evo(tmp_path, *words, "--budget", "evaluations=3", "--json")
     assert again.returncode == 0, again.stderr
     second = json.loads(again.stdout)
     assert second["run"] != result["run"]
@@ -73,7 +73,7 @@ def test_run_finds_a_faster_kernel_and_hands_it_back(tmp_path: Path) -> None:
 
 def test_killed_run_resumes_with_nothing_lost_or_doubled(tmp_path: Path) -> None:
     archive = tmp_path / "evo.db"
-    words = ["run", "-o", "rmsnorm", "-t", "cpu", "--cases", CASE, "--budget", "evaluations=8", "--seed", "5"]
+    words = ["run", "-o", "rmsnorm", "-t", "cpu", "--cases", CASE, "--budget", "evaluations=5", "--seed", "5"]
     process = subprocess.Popen(
         [*EVO, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -90,7 +90,7 @@ def test_killed_run_resumes_with_nothing_lost_or_doubled(tmp_path: Path) -> None
 
     done = evo(tmp_path, "resume", str(run), "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["evaluated"] == 8
+    assert json.loads(done.stdout)["evaluated"] == 5
     after = rows(archive, "SELECT id, candidate FROM evaluation WHERE purpose = 'search' ORDER BY id")
     assert after[: len(before)] == before
     candidates = [candidate for _, candidate in after]

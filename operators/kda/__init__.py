@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 # The first covers every case: it is the yardstick of last resort. `recurrent` does too, and is twenty times slower.
-CUDA_SEEDS = ("chunked.cu", "recurrent.cu", "fused.cu", "specialised.cu")
+CUDA_SEEDS = ("chunked.cu", "recurrent.cu", "fused.cu", "solver.cu")
 CPU_SEEDS = ("recurrent.cpp",)
 RECORDED = ("recorded.json", "recorded_forced.json")
 HEADED, KEYS, VALUES = ("B", "T", "H"), ("B", "T", "H", "K"), ("B", "T", "H", "V")

@@ -1,14 +1,13 @@
 /* evo
 operator = "kda"
-species  = "specialised"
-summary  = "warpgroups with roles: two hold S^T, 64 value channels each, and run the chain; the others make the factors of later chunks, a chunk each in turn"
+species  = "solver"
+summary  = "warpgroups with roles: two hold S^T, 64 value channels each, and run the chain; two make the factors of later chunks, a chunk each in turn; in one a warp a chunk makes the 16x16 matrices"
 arch     = ["sm_90a"]
 static   = ["K", "V"]
 
 [genes]
 SEGMENT = [128, 16, 24, 32, 47, 64, 86, 172, 187, 256, 512, 65536]  # chunks of a time segment
 EARLY   = [2, 1, 3, 4, 8, 16]    # chunks that a segment starts before its own, from a state of zero
-PREP    = [2, 3]                 # warpgroups that make factors
 SIGMOID = [0, 1]                 # 0: 1 / (1 + 2^-x), 1: tanh.approx, which is off by 2^-11 where gates are weak
 PACKED  = [0, 2, 1]              # factors: 0 rounded once, 2 as bf16 products of k and a rounded norm times 2^G, 1 norms rounded too
 STORE   = ["st.global.v4.b32", "st.global.cs.v4.b32", "st.global.L1::no_allocate.v4.b32", "st.global.cg.v4.b32"]
@@ -18,26 +17,26 @@ all = ["K == 128", "V == 128"]
 
 [let]
 SEGMENTS = "B * T // (16 * SEGMENT) + N"
-SLOT     = "8448 + 4352 + 544 + 544 + 512"
-OWN      = "2 * SLOT + 3 * 4352 + 2 * 3 * 4352 + 4352 + 2240"
+SLOT     = "8448 + 4352 + 544 + 544 + 512 + 4352 + 64"
+OWN      = "2 * SLOT + 3 * 4352 + 2 * 3 * 4352 + 1152"
 
 [scratch]
 marks = { dtype = "bf16", shape = ["SEGMENTS", "H", "2", "V", "K"] }  # of every segment's first and last state
 
 [[launch]]
-kernel = "kda_specialised"
+kernel = "kda_solver"
 grid   = ["H", "SEGMENTS"]
-block  = ["128 * (2 + PREP)"]
-shared = "PREP * OWN + 6144 + 128"
+block  = [640]
+shared = "2 * OWN + 6144 + 96"
 args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?", "marks",
           "i32:H", "i32:T", "i32:N", "i32:0", "scale", "lower_bound"]
 
 [[launch]]
-kernel = "kda_specialised"
+kernel = "kda_solver"
 when   = "16 * SEGMENT < T"
 grid   = ["H", "N"]
-block  = ["128 * (2 + PREP)"]
-shared = "PREP * OWN + 6144 + 128"
+block  = [640]
+shared = "2 * OWN + 6144 + 96"
 pdl    = true
 args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initial_state?", "out", "final_state?", "marks",
           "i32:H", "i32:T", "i32:N", "i32:1", "scale", "lower_bound"]
@@ -49,17 +48,21 @@ args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initia
 //   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = kh 2^(C - G)                        [16 tokens, 128]
 //   L = strict_lower(b kd ki^T)    M = lower(qd ki^T)    W = (I + L)^-1 diag(b)                  [16, 16]
 //   R^T = v^T - S^T kd^T    U^T = R^T W^T    out^T = S^T qd^T + U^T M^T    S^T <- S^T 2^C + U^T kr
-// The preparing warpgroups hand over -kd above qd (one operand of 32 rows), kr, M, W, 2^C and v in a slot of a ring.
+// A preparing warpgroup puts -kd above qd (one operand of 32 rows), ki, kr, 2^C, b and v into a slot of a ring and says
+// READY; a warp of the solving one adds M and W and says FULL; the chain uses it all and says EMPTY.
 
+constexpr int PREP = 2;             // warpgroups that make factors; each solving warp has the chunks of one of them
 constexpr int GROUP = 272;          // bytes from 8 channels of 16 tokens to the next: 2 core matrices and a pad
 constexpr int PAIR = 528;           // the same of the 32 rows of -kd and qd
 constexpr int FACTOR = 16 * GROUP;  // a [16, 128] operand of wgmma; also 16 raw rows, GROUP bytes apart
-constexpr int KQ = 0, KR = KQ + 16 * PAIR, M_AT = KR + FACTOR, W_AT = M_AT + 544, DECAY = W_AT + 544, SLOT = DECAY + 512;
-constexpr int V_RAW = 2 * SLOT, RAW = V_RAW + 3 * FACTOR, KI = RAW + 6 * FACTOR, SUMS = KI + FACTOR, Q_NORM = SUMS + 1024;
-constexpr int K_NORM = Q_NORM + 64, WEIGHT = K_NORM + 64, L_AT = WEIGHT + 64, OWN = L_AT + 1024;  // of a warpgroup
-constexpr int OUT = PREP * OWN, FULL = OUT + 8 * 768, EMPTY = FULL + 16 * PREP;  // barriers: two slots a warpgroup
+constexpr int KQ = 0, KR = KQ + 16 * PAIR, M_AT = KR + FACTOR, W_AT = M_AT + 544, DECAY = W_AT + 544;
+constexpr int KI = DECAY + 512, WEIGHT = KI + FACTOR, SLOT = WEIGHT + 64;
+constexpr int V_RAW = 2 * SLOT, RAW = V_RAW + 3 * FACTOR, SUMS = RAW + 6 * FACTOR, Q_NORM = SUMS + 1024;
+constexpr int K_NORM = Q_NORM + 64, OWN = K_NORM + 64;  // of a preparing warpgroup
+constexpr int OUT = PREP * OWN, FULL = OUT + 8 * 768, EMPTY = FULL + 16 * PREP;
+constexpr int READY = EMPTY + 16 * PREP;  // barriers: of two slots a preparing warpgroup
 constexpr int OUT_ROW = 48;  // bytes: 16 value channels of a token and a pad
-constexpr int STATE_REGISTERS = PREP == 2 ? 152 : 144, PREP_REGISTERS = PREP == 2 ? 104 : 64;
+constexpr int STATE_REGISTERS = 144, PREP_REGISTERS = 72, SOLVE_REGISTERS = 48;
 constexpr float LOG2E = 1.4426950408889634f;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
@@ -145,12 +148,12 @@ struct Job {
 EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, float bound_log2, float scale,
                         const float* dt_bias) {
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const unsigned base = shared + turn * OWN, full = shared + FULL + 16 * turn, empty = shared + EMPTY + 16 * turn;
+    const unsigned base = shared + turn * OWN, ready = shared + READY + 16 * turn, empty = shared + EMPTY + 16 * turn;
     const int pair = thread % 64, half = thread / 64;  // two channels, eight tokens of a chunk
     const float2 bias = {rate * dt_bias[2 * pair], rate * dt_bias[2 * pair + 1]};
     const unsigned factor = base + pair / 4 * GROUP + half * 128 + pair % 4 * 4;
     const unsigned stacked = base + pair / 4 * PAIR + half * 128 + pair % 4 * 4;
-    const unsigned words_at = half * 8 * GROUP + pair * 4, column = 2 * (lane % 4);
+    const unsigned words_at = half * 8 * GROUP + pair * 4;
 
     // Raw rows of a chunk: 16 x 256 bytes of each tensor, zero past the end.
     const auto fetch = [&](int chunk, int turns) {
@@ -183,19 +186,19 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
     for (int chunk = job.start + turn; chunk < job.end; chunk += PREP, ++turns) {
         const unsigned slot = turns % 2 * SLOT, raw = base + RAW + turns % 2 * 3 * FACTOR;
         const int valid = job.tokens - chunk * 16;  // tokens of this chunk, if below 16
-        const int role = (warp + turns) % 4;        // the warps of a warpgroup take turns at what one warp does
+        const int role = (warp + turns) % 4;        // the warps of a warpgroup take turns at the norms
         if (turns >= 2) evo_barrier_wait(empty + turns % 2 * 8, (turns / 2 - 1) % 2);
-        fetch(chunk + PREP, turns + 1);
-        evo_async_wait<1>();
+        evo_async_wait<0>();
         if (valid < 16) {  // a gate of minus infinity decays nothing
             const unsigned nothing[4] = {0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u};
             for (int row = thread / 16; row < 16; row += 8)
-                if (row >= valid) evo_shared_store<4>(raw + 2 * FACTOR + row * GROUP + thread % 16 * 16, nothing);
+                if (row >= valid) evo_shared_store(raw + 2 * FACTOR + row * GROUP + thread % 16 * 16, nothing);
         }
         evo_sync(1 + turn, 128);
+        fetch(chunk + PREP, turns + 1);  // nobody reads the rows of the chunk before any more
         if (thread < 16) {
             const float weight = evo_reciprocal(1.0f + evo_exp2(-LOG2E * evo_float(logit)));
-            evo_shared_store(base + WEIGHT + 4 * thread, thread < valid ? weight : 0.0f);
+            evo_shared_store(base + slot + WEIGHT + 4 * thread, thread < valid ? weight : 0.0f);
         }
         logit = fetch_beta(chunk + PREP);
         // --- norms: the diagonals of q q^T and k k^T; a warp each
@@ -271,78 +274,85 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
                 }
                 evo_shared_store_word(stacked + slot + KQ + 16 * i, made[0]);
                 evo_shared_store_word(stacked + slot + KQ + 256 + 16 * i, made[1]);
-                evo_shared_store_word(factor + KI + 16 * i, made[2]);
+                evo_shared_store_word(factor + slot + KI + 16 * i, made[2]);
                 evo_shared_store_word(factor + slot + KR + 16 * i, made[3]);
             }
         }
-        evo_sync(1 + turn, 128);
-        // --- a warp makes -L and W = (I + L)^-1 diag(b), another one M
-        if (role < 2) {
-            float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            const unsigned inner = (lane >> 3 & 1) * 128 + (lane & 7) * 16;
-            const unsigned left = base + slot + KQ + role * 256 + (lane >> 4) * PAIR + inner;
-            const unsigned right = base + KI + (lane >> 3 & 1) * GROUP + (lane >> 4) * 128 + (lane & 7) * 16;
-#pragma unroll
-            for (int step = 0; step < 8; ++step) {
-                unsigned x[4], b[4];
-                evo_tiles_load(left + 2 * PAIR * step, x);
-                evo_tiles_load(right + 2 * GROUP * step, b);
-                evo_mma<evo_bf16>(d, x, b[0], b[1]);
-                evo_mma<evo_bf16>(d + 4, x, b[2], b[3]);
-            }
-            const int i = lane / 4;
-            if (role == 0) {
-                const float weights[2] = {evo_shared_load(base + WEIGHT + 4 * i), evo_shared_load(base + WEIGHT + 4 * i + 32)};
-                // W = (I - L)(I + L^2)(I + L^4)(I + L^8) diag(b), as L^16 = 0: fp16 operands, fp32 sums, all in registers
-                float x[8], p[8];
-#pragma unroll
-                for (int part = 0; part < 8; ++part) {
-                    const int r = i + (part & 2 ? 8 : 0), c = part / 4 * 8 + column + (part & 1);
-                    x[part] = c == r ? 1.0f : c < r ? d[part] * weights[part / 2 % 2] : 0.0f;  // d is -L without b
-                    p[part] = c < r ? -x[part] : 0.0f;
-                }
-#pragma unroll
-                for (int n = 0; n < 4; ++n) {
-                    unsigned power[4], b[4];
-#pragma unroll
-                    for (int part = 0; part < 4; ++part) {
-                        power[part] = evo_pack2<evo_fp16>(p[2 * part], p[2 * part + 1]);
-                        b[part] = evo_tile_transpose(power[part]);
-                        p[2 * part] = p[2 * part + 1] = 0.0f;
-                    }
-                    if (n > 0) {
-                        unsigned a[4];
-#pragma unroll
-                        for (int part = 0; part < 4; ++part) a[part] = evo_pack2<evo_fp16>(x[2 * part], x[2 * part + 1]);
-                        evo_mma<evo_fp16>(x, a, b[0], b[1]);
-                        evo_mma<evo_fp16>(x + 4, a, b[2], b[3]);
-                    }
-                    if (n < 3) {
-                        evo_mma<evo_fp16>(p, power, b[0], b[1]);
-                        evo_mma<evo_fp16>(p + 4, power, b[2], b[3]);
-                    }
-                }
-#pragma unroll
-                for (int part = 0; part < 2; ++part) {
-                    const float2 weight = evo_shared_load_pair(base + WEIGHT + 4 * (8 * part + column));
-                    const unsigned at = base + slot + W_AT + part * GROUP + i * 16 + lane % 4 * 4;
-                    evo_shared_store_word(at, pack(x[4 * part] * weight.x, x[4 * part + 1] * weight.y));
-                    evo_shared_store_word(at + 128, pack(x[4 * part + 2] * weight.x, x[4 * part + 3] * weight.y));
-                }
-            } else {
-#pragma unroll
-                for (int part = 0; part < 2; ++part) {
-                    const unsigned at = base + slot + M_AT + part * GROUP + i * 16 + lane % 4 * 4;
-                    const int j = 8 * part + column;
-                    evo_shared_store_word(at, pack(j <= i ? d[4 * part] : 0.0f, j + 1 <= i ? d[4 * part + 1] : 0.0f));
-                    evo_shared_store_word(at + 128, pack(j <= i + 8 ? d[4 * part + 2] : 0.0f, j + 1 <= i + 8 ? d[4 * part + 3] : 0.0f));
-                }
-            }
-        }
         evo_copy_fence();
-        evo_barrier_arrive(full + turns % 2 * 8);
+        evo_barrier_arrive(ready + turns % 2 * 8);
     }
     evo_async_wait<0>();
+}
+
+// --- the solving warpgroup: a warp a chunk makes M, -L and W = (I + L)^-1 diag(b)
+EVO_DEVICE void solve(const Job& job, unsigned shared) {
+    const int lane = threadIdx.x % 32, i = lane / 4, column = 2 * (lane % 4);
+#pragma unroll 1
+    for (int n = threadIdx.x / 32 % 4; n < job.end - job.start; n += 4) {
+        const int turn = n % PREP, turns = n / PREP;
+        const unsigned at_slot = shared + turn * OWN + turns % 2 * SLOT, bar = 16 * turn + turns % 2 * 8;
+        evo_barrier_wait(shared + READY + bar, turns / 2 % 2);
+        float d[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        const unsigned left = at_slot + KQ + (lane >> 4) * PAIR + (lane >> 3 & 1) * 128 + (lane & 7) * 16;
+        const unsigned right = at_slot + KI + (lane >> 3 & 1) * GROUP + (lane >> 4) * 128 + (lane & 7) * 16;
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            unsigned x[4], y[4], b[4];
+            evo_tiles_load(left + 2 * PAIR * step, x);
+            evo_tiles_load(left + 2 * PAIR * step + 256, y);
+            evo_tiles_load(right + 2 * GROUP * step, b);
+            evo_mma<evo_bf16>(d, x, b[0], b[1]);
+            evo_mma<evo_bf16>(d + 4, x, b[2], b[3]);
+            evo_mma<evo_bf16>(e, y, b[0], b[1]);
+            evo_mma<evo_bf16>(e + 4, y, b[2], b[3]);
+        }
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const unsigned at = at_slot + M_AT + part * GROUP + i * 16 + lane % 4 * 4;
+            const int j = 8 * part + column;
+            evo_shared_store_word(at, pack(j <= i ? e[4 * part] : 0.0f, j + 1 <= i ? e[4 * part + 1] : 0.0f));
+            evo_shared_store_word(at + 128, pack(j <= i + 8 ? e[4 * part + 2] : 0.0f, j + 1 <= i + 8 ? e[4 * part + 3] : 0.0f));
+        }
+        const float weights[2] = {evo_shared_load(at_slot + WEIGHT + 4 * i), evo_shared_load(at_slot + WEIGHT + 4 * i + 32)};
+        // W = (I - L)(I + L^2)(I + L^4)(I + L^8) diag(b), as L^16 = 0: fp16 operands, fp32 sums, all in registers
+        float x[8], p[8];
+#pragma unroll
+        for (int part = 0; part < 8; ++part) {
+            const int r = i + (part & 2 ? 8 : 0), c = part / 4 * 8 + column + (part & 1);
+            x[part] = c == r ? 1.0f : c < r ? d[part] * weights[part / 2 % 2] : 0.0f;  // d is -L without b
+            p[part] = c < r ? -x[part] : 0.0f;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            unsigned power[4], b[4];
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                power[part] = evo_pack2<evo_fp16>(p[2 * part], p[2 * part + 1]);
+                b[part] = evo_tile_transpose(power[part]);
+                p[2 * part] = p[2 * part + 1] = 0.0f;
+            }
+            if (n > 0) {
+                unsigned a[4];
+#pragma unroll
+                for (int part = 0; part < 4; ++part) a[part] = evo_pack2<evo_fp16>(x[2 * part], x[2 * part + 1]);
+                evo_mma<evo_fp16>(x, a, b[0], b[1]);
+                evo_mma<evo_fp16>(x + 4, a, b[2], b[3]);
+            }
+            if (n < 3) {
+                evo_mma<evo_fp16>(p, power, b[0], b[1]);
+                evo_mma<evo_fp16>(p + 4, power, b[2], b[3]);
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const float2 weight = evo_shared_load_pair(at_slot + WEIGHT + 4 * (8 * part + column));
+            const unsigned at = at_slot + W_AT + part * GROUP + i * 16 + lane % 4 * 4;
+            evo_shared_store_word(at, pack(x[4 * part] * weight.x, x[4 * part + 1] * weight.y));
+            evo_shared_store_word(at + 128, pack(x[4 * part + 2] * weight.x, x[4 * part + 3] * weight.y));
+        }
+        evo_copy_fence();
+        evo_barrier_arrive(shared + FULL + bar);
+    }
 }
 
 // --- a warpgroup of the chain: value channels 64 m + 16 warp + lane / 4 (+ 8), columns of S^T 8 j + 2 (lane % 4) (+ 1)
@@ -435,11 +445,11 @@ EVO_DEVICE void run_chain(const Job& job, unsigned shared, int m, float (&state)
     if (job.start < job.end) store(job.end - 1);
 }
 
-extern "C" __global__ void __launch_bounds__(128 * (2 + PREP), 1)
-    kda_specialised(const unsigned char* q, const unsigned char* k, const unsigned char* v, const unsigned char* g,
-                    const evo_bf16* beta, const float* a_log, const float* dt_bias, const long long* cu_seqlens,
-                    const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final,
-                    unsigned char* marks, int heads, int length, int sequences, int again, float scale, float lower_bound) {
+extern "C" __global__ void __launch_bounds__(128 * (3 + PREP), 1)
+    kda_solver(const unsigned char* q, const unsigned char* k, const unsigned char* v, const unsigned char* g,
+               const evo_bf16* beta, const float* a_log, const float* dt_bias, const long long* cu_seqlens,
+               const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final,
+               unsigned char* marks, int heads, int length, int sequences, int again, float scale, float lower_bound) {
     const int group = threadIdx.x / 128, lane = threadIdx.x % 32, head = blockIdx.x;
     int place = blockIdx.y;  // of this CTA's segment
     if (again) {  // of the first segment of this CTA's sequence
@@ -462,7 +472,8 @@ extern "C" __global__ void __launch_bounds__(128 * (2 + PREP), 1)
     const float rate = evo_exp2(a_log[head] * LOG2E) * LOG2E, bound_log2 = lower_bound * LOG2E;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * PREP; ++i) {
-            evo_barrier_init(base + FULL + 8 * i, 128);
+            evo_barrier_init(base + READY + 8 * i, 128);
+            evo_barrier_init(base + FULL + 8 * i, 32);
             evo_barrier_init(base + EMPTY + 8 * i, 8);
         }
         evo_barrier_fence();
@@ -470,9 +481,12 @@ extern "C" __global__ void __launch_bounds__(128 * (2 + PREP), 1)
     __syncthreads();
     const Job job = {q + origin, k + origin, v + origin, g + origin, beta + mine.first * heads + head, out + origin,
                      mark_of(marks, heads, blockIdx.y, head, 0), mine.tokens, start, begin, end, stride, heads};
-    if (group >= 2) {
+    if (group == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SOLVE_REGISTERS));
+        solve(job, base);
+    } else if (group > 2) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PREP_REGISTERS));
-        prepare(job, base, group - 2, rate, bound_log2, scale, dt_bias + head * 128);
+        prepare(job, base, group - 3, rate, bound_log2, scale, dt_bias + head * 128);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(STATE_REGISTERS));
         float state[64];
