@@ -32,7 +32,7 @@ from fault_child import BUSY_S, Life, warm
 from evo.archive.connect import BUSY_S as REAL_BUSY_S
 
 CASE = "bf16-32x1024"
-EVALUATIONS = {True: 60, False: 8}  # of a run, simulated or real
+EVALUATIONS = {True: 60, False: 5}  # of a run, simulated or real
 MOMENT_S = {True: 0.35, False: 3.0}  # a fault comes within so many seconds
 RUNS_AN_ARCHIVE = 4
 TMPFS_BYTES = 48 << 20

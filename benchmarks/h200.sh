@@ -2,11 +2,11 @@
 # What docs/results holds from an H200, measured again: parts of under ten minutes each.
 #
 #     benchmarks/h200.sh trust OUT     the zoo and 200 honest evaluations; the tests that need a device
-#     benchmarks/h200.sh kda OUT       pending proposals judged, then a search, under `flashkda`
 #     benchmarks/h200.sh memory OUT    what an archive is worth to the next search
-#     benchmarks/h200.sh rmsnorm OUT   both directions searched under `triton`, from what is archived
 #     benchmarks/h200.sh numerics OUT  FlashKDA's published tests, by the best kernel of each class of numerics
-#     benchmarks/h200.sh certify OUT   certificates of KDA's solver, under `flashkda`
+#     benchmarks/h200.sh kda OUT       searched from what is archived; its winners certified under `flashkda`
+#     benchmarks/h200.sh forward OUT   RMSNorm, the same under `triton`
+#     benchmarks/h200.sh backward OUT  and its backward
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
 # interpreter (python3), TARGET another device's target.
@@ -25,9 +25,6 @@ step() {  # LIMIT_S NAME COMMAND...
     echo "== $name: exit code ${PIPESTATUS[0]}, $((SECONDS - began)) s"
 }
 
-
-unpack() { xz -dc "$RESULTS/$1/evo.db.xz" > "$OUT/$2.db"; }  # an archive that was published
-
 pack() {  # in one file, whoever writes into it
     "$PYTHON" -c 'import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute("VACUUM INTO ?", [sys.argv[2]])' \
         "$OUT/$1.db" "$OUT/$1.packed" && xz -9 -f "$OUT/$1.packed" && mv "$OUT/$1.packed.xz" "$OUT/$1.db.xz"
@@ -40,14 +37,18 @@ part_trust() {
     step 200 gpu-alone-tests "$PYTHON" -m pytest -m "gpu and alone" tests/gpu -q -p no:cacheprovider -p no:benchmark
 }
 
-part_kda() {
-    unpack 2026-12-01-kda-h200 kda
-    step 60 profile-tests "$PYTHON" -m pytest -m gpu tests/gpu/test_profile.py -q -p no:cacheprovider -p no:benchmark
-    step 240 kda-pending "$PYTHON" -m evo evaluate --pending --target "$TARGET" --archive "$OUT/kda.db" --quiet
-    step 20 kda-lessons "$PYTHON" -m evo lessons --archive "$OUT/kda.db"
-    step 260 kda-run "$PYTHON" -m evo run --operator kda --target "$TARGET" --protocol flashkda --budget minutes=2 \
-        --archive "$OUT/kda.db" --quiet
-    pack kda
+part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200 '*'; }
+part_forward() { search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200 'bf16-*'; }
+part_backward() { search_and_certify backward rmsnorm_backward triton 2026-12-01-rmsnorm-proposals-h200 'bf16-*'; }
+
+search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS CASES: from what is archived, by the quicker `rotation`
+    xz -dc "$RESULTS/$4/evo.db.xz" > "$OUT/$1.db"
+    step 240 "$1-run" "$PYTHON" -m evo run --operator "$2" --target "$TARGET" --cases "$5" --budget minutes=2 \
+        --archive "$OUT/$1.db" --quiet
+    pack "$1"
+    mv "$OUT"/evo-winners/*/ "$OUT/$1-winners"  # lay beside the archive
+    step 330 "$1-certify" "$PYTHON" -m evo certify "$OUT/$1-winners" --target "$TARGET" --protocol "$3" --sessions 3 \
+        --pairs 8 --out "$OUT" --quiet
 }
 
 part_memory() {
@@ -55,29 +56,11 @@ part_memory() {
         --cases bf16-32768x1024 bf16-32768x4096 --out "$OUT/memory-gain.json" --picture "$OUT/memory-gain.svg"
 }
 
-part_rmsnorm() {
-    unpack 2026-11-30-rmsnorm-forward-h200 forward
-    unpack 2026-12-01-rmsnorm-proposals-h200 backward
-    step 280 forward-run "$PYTHON" -m evo run --operator rmsnorm --target "$TARGET" --protocol triton --cases 'bf16-*' \
-        --budget minutes=2.5 --archive "$OUT/forward.db" --quiet
-    step 280 backward-run "$PYTHON" -m evo run --operator rmsnorm_backward --target "$TARGET" --protocol triton \
-        --cases 'bf16-*' --budget minutes=2.5 --archive "$OUT/backward.db" --quiet
-    pack forward
-    pack backward
-}
-
 part_numerics() {
     step 280 accurate "$PYTHON" benchmarks/kda_matrix.py --genome operators/kda/seeds/solver.cu --class accurate --out "$OUT/accurate.json"
     step 280 exact "$PYTHON" benchmarks/kda_matrix.py --genome operators/kda/seeds/chunked.cu --class exact --out "$OUT/exact.json"
 }
 
-part_certify() {
-    step 300 certify-many "$PYTHON" -m evo certify operators/kda/seeds/solver.cu --target "$TARGET" --protocol flashkda \
-        --sessions 3 --pairs 8 --case 'h96-*' --case 'h64-*' --out "$OUT/kda-many-heads.json" --quiet
-    step 200 certify-few "$PYTHON" -m evo certify operators/kda/seeds/solver.cu --target "$TARGET" --protocol flashkda \
-        --gene SEGMENT=47 --sessions 3 --pairs 8 --case 'h12-*' --case 'h16-*' --out "$OUT/kda-few-heads.json" --quiet
-}
-
 nvidia-smi > "$OUT/nvidia-smi.txt" 2>&1 || true
-declare -F "part_$PART" > /dev/null || { echo "no part $PART: trust, kda, memory, rmsnorm, numerics, certify"; exit 2; }
+declare -F "part_$PART" > /dev/null || { echo "no part $PART: trust, memory, numerics, kda, forward, backward"; exit 2; }
 "part_$PART"

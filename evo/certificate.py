@@ -114,6 +114,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A time that an opponent was seen to take by the same protocol on such a device, not measured here."""
+
+    opponent: str
+    case: str
+    time_us: float
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """`digest` is the SHA-256 of the canonical JSON of all the rest."""
 
@@ -138,6 +148,7 @@ class Certificate:
     summary: Summary
     sanitizer: tuple[str, ...] | None = None  # findings; None: no sanitizer was run
     digest: str = ""
+    recorded: tuple[Elsewhere, ...] = ()  # for comparison; part of no number of this certificate
 
 
 class Outcome(StrEnum):

@@ -159,6 +159,7 @@ def test_paths_in_the_working_folder_are_short_and_the_leaders_file_is_found(
     page = rendered(summary(result(winner=str(folder), archive=str(tmp_path / "evo.db"))))
     assert "winner: evo-winners/run\n" in page.replace(" \n", "\n")
     assert "evo bench evo-winners/run/species-a1a1a1a1.cu --target sm_90" in page
+    assert "evo certify evo-winners/run --target sm_90" in page
     assert "--archive" not in page
 
 

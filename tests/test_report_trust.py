@@ -13,6 +13,7 @@ from evo.certificate import (
     Certificate,
     CertifiedCase,
     Device,
+    Elsewhere,
     Genome,
     Measurement,
     Opponent,
@@ -24,7 +25,7 @@ from evo.certificate import (
 from evo.engine.result import CaseSummary, HoldoutRow, Result
 from evo.records import Status
 from evo.report.archive import others_line
-from evo.report.certificate import certificate_report, replay_report
+from evo.report.certificate import certificate_report, portfolio_report, replay_report
 from evo.report.summary import summary
 
 ID = "a1" * 32
@@ -65,6 +66,40 @@ def test_a_certificate_lists_wins_losses_and_what_is_not_covered() -> None:
     assert "min 0.90x" in total
     assert "certificate: c.json" in shown
     assert "evo replay c.json" in shown
+
+
+RECORDED = (
+    Elsewhere("theirs 1.0", "n1", 39.0, "H200, some day"),
+    Elsewhere("theirs 1.0", "n2", 19.5, "H200, some day"),
+    Elsewhere("ours 2", "n2", 18.525, "H200, another day"),
+)
+
+
+def test_what_others_took_elsewhere_stands_apart_and_is_in_no_total() -> None:
+    shown = lines(certificate_report(replace(CERTIFICATE, recorded=RECORDED), "c.json"))
+    at = shown.index("others, as they were recorded elsewhere by the same protocol; not measured here")
+    assert "n1 39.00 us theirs 1.0 19.50 us 2.000x" in shown[at:]
+    assert "n2 18.52 us ours 2 19.50 us 0.95x" in shown[at:], "the best on record, a loss"
+    assert "the best on record: min 0.95x geomean 1.378x max 2.000x over 2 cases" in shown[at:]
+    assert "theirs 1.0: min 1.000x geomean 1.414x max 2.000x over 2 cases" in shown[at:]
+    assert "ours 2: min 0.95x geomean 0.95x max 0.95x over 1 case" in shown[at:]
+    assert "on record: H200, some day" in shown[at:]
+    assert [line for line in shown[:at] if "geomean" in line] == [
+        line for line in lines(certificate_report(CERTIFICATE, "c.json")) if "geomean" in line
+    ]
+
+
+def test_a_portfolio_shows_each_case_by_its_own_winner_and_who_failed() -> None:
+    other = replace(CERTIFICATE, candidate=replace(CERTIFICATE.candidate, id="b2" * 32), recorded=RECORDED[1:])
+    one = replace(CERTIFICATE, cases=CERTIFICATE.cases[:1], recorded=RECORDED[:1])
+    two = replace(other, cases=CERTIFICATE.cases[1:])
+    shown = lines(portfolio_report({"a.json": one, "b.json": two}, {"third.cu": "not certified: it ended"}), 100)
+    assert "n1 a1a1a1a1a1 quack 19.50 us 1.077x [1.070, 1.084] 77%" in shown
+    assert "n2 b2b2b2b2b2 quack 19.50 us 0.90x [0.890, 0.910] 77%" in shown
+    assert any(line.startswith("min 0.90x geomean 0.98x") and line.endswith("over 2 cases") for line in shown)
+    assert "the best on record: min 0.95x geomean 1.378x max 2.000x over 2 cases" in shown
+    assert "certificate: b.json" in shown
+    assert "third.cu: not certified: it ended" in shown
 
 
 def test_a_replay_says_its_verdict_first() -> None:

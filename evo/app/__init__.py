@@ -28,13 +28,15 @@ from evo.app.swarm.rulings import asked_for, rule
 from evo.app.trust.certificate_file import read_certificate, write_certificate
 from evo.app.trust.certify import Order, certify
 from evo.app.trust.doctor import doctor
+from evo.app.trust.portfolio import certify_portfolio
 from evo.app.trust.replay import replay
 
 __all__ = [
     "AgentSettings", "Order", "Settings", "answer_json", "archive_backup", "archive_check", "archive_diff",
     "archive_failures", "archive_lineage", "archive_merge", "archive_others", "archive_query", "archive_runs",
     "archive_show", "archive_sql", "archive_top", "archive_upgrade", "archive_vacuum", "ask_json", "asked_for", "ban",
-    "bench", "certify", "check", "desk_for", "discover_genes", "doctor", "evaluate_pending", "inject",
-    "list_baselines", "list_operators", "list_targets", "open_desk", "prompt", "read_answer", "read_certificate",
-    "replay", "replay_run", "resume", "rule", "run", "status", "stop", "tell_answer", "write_certificate",
+    "bench", "certify", "certify_portfolio", "check", "desk_for", "discover_genes", "doctor", "evaluate_pending",
+    "inject", "list_baselines", "list_operators", "list_targets", "open_desk", "prompt", "read_answer",
+    "read_certificate", "replay", "replay_run", "resume", "rule", "run", "status", "stop", "tell_answer",
+    "write_certificate",
 ]  # fmt: skip

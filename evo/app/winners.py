@@ -11,6 +11,8 @@ from evo.engine.result import Result
 from evo.genome import with_defaults
 from evo.records import Candidate
 
+PORTFOLIO = "portfolio.json"
+
 
 def write_holdout(folder: Path, result: Result) -> None:
     """The hold-out rows beside the winners, where there are any; the archive does not have them."""
@@ -39,5 +41,5 @@ def write_winners(folder: Path, result: Result, candidates: Mapping[str, Candida
         }
         for case in held
     }  # fmt: skip
-    (folder / "portfolio.json").write_text(json.dumps(portfolio, indent=2) + "\n")
+    (folder / PORTFOLIO).write_text(json.dumps(portfolio, indent=2) + "\n")
     return folder

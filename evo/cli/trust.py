@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evo.cli import options
 
+if TYPE_CHECKING:
+    from evo.app import Order
+    from evo.certificate import Certificate
+
 EXIT = {"holds": 0, "does not hold": 1, "cannot be compared": 3}
 
 
 def certify(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="A candidate's id or its beginning, or a genome file.")],
+    identity: Annotated[
+        str, typer.Argument(metavar="ID", help="A candidate's id or its beginning, a genome file, or a run's winners.")
+    ],
     target: options.Target = "auto",
     gene: options.Genes = None,
     case: options.Cases = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="CERT.json", help="Default: certificate-ID.json in this folder.")
+        Path | None,
+        typer.Option("--out", metavar="CERT.json", help="Default: certificate-ID.json here. Of winners: a folder."),
     ] = None,
     sessions: Annotated[int, typer.Option("--sessions", min=3, help="Fresh processes.")] = 5,
     pairs: Annotated[int, typer.Option("--pairs", min=4, help="Of candidate and baseline, in each process.")] = 40,
@@ -27,9 +34,14 @@ def certify(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a candidate anew in several processes, and write a certificate of its numbers."""
-    if out is not None and not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+    """Measure a candidate anew in several processes, and write a certificate of its numbers.
+
+    Of the folder of a run's winners, each is measured on the cases that it won.
+    """
+    winners = Path(identity).is_dir()
+    place = out if winners else out and out.parent
+    if place is not None and not place.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(place)!r}", param_hint="--out")
     genes = options.genes(gene)
     from evo import app
     from evo.cli import output
@@ -38,15 +50,44 @@ def certify(
         identity=identity, archive=archive, target=target, genes=genes, cases=tuple(case or ()), sessions=sessions,
         pairs=pairs, protocol=protocol,
     )  # fmt: skip
+    if winners:
+        return _certify_winners(order, out or Path(), quiet, as_json)
     certificate = app.certify(order, output.sayer(quiet))
-    place = out or Path(f"certificate-{certificate.candidate.id[:10]}.json")
-    app.write_certificate(certificate, place)
+    file = out or _file_of(certificate)
+    app.write_certificate(certificate, file)
     if as_json:
         output.print_json(certificate)
     else:
         from evo.report.certificate import certificate_report
 
-        output.print_table(certificate_report(certificate, str(place)))
+        output.print_table(certificate_report(certificate, str(file)))
+
+
+def _certify_winners(order: Order, folder: Path, quiet: bool, as_json: bool) -> None:
+    """Every certificate is written as soon as there is one."""
+    from evo import app
+    from evo.certificate import Certificate
+    from evo.cli import output
+
+    written, failed = dict[str, Certificate](), dict[str, str]()
+    for path, found in app.certify_portfolio(order, output.sayer(quiet)):
+        if isinstance(found, Certificate):
+            file = folder / _file_of(found)
+            app.write_certificate(found, file)
+            written[str(file)] = found
+        else:
+            failed[path.name] = found.what
+    if as_json:
+        output.print_json({"certificates": written, "failed": failed})
+    else:
+        from evo.report.certificate import portfolio_report
+
+        output.print_table(portfolio_report(written, failed))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _file_of(certificate: Certificate) -> Path:
+    return Path(f"certificate-{certificate.candidate.id[:10]}.json")
 
 
 def replay(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -9,6 +11,7 @@ from evo.certificate import Certificate, CertifiedCase, Outcome, Replay, Replaye
 from evo.report import notation
 from evo.report.layout import LIGHT, assemble, command_line, speed_up, table, text, unbroken
 from evo.report.notation import count
+from evo.report.recorded import recorded_parts
 
 STYLES = {Outcome.HOLDS: "green", Outcome.FAILS: "red", Outcome.INCOMPARABLE: "yellow"}
 
@@ -31,10 +34,28 @@ def certificate_report(certificate: Certificate, path: str) -> Group:
     parts += [text(f"{case.case}: {case.why}", "dim") for case in reasons if case.status != "not_measured"]
     if any(case.measurement and case.measurement.light_us for case in certificate.cases):
         parts.append(text(LIGHT, "dim"))
+    parts += recorded_parts([certificate])
     parts += [
         text(f"{processes} of {pairs}; digest {certificate.digest[:16]}", "dim"),
         unbroken(f"certificate: {path}"), text("next:", "dim"), command_line(f"evo replay {path}"),
     ]  # fmt: skip
+    return Group(*parts)
+
+
+def portfolio_report(written: Mapping[str, Certificate], failed: Mapping[str, str]) -> Group:
+    """All winners together, each case by its own. By file: certificates, and why there is none."""
+    columns = ("case", "by", "opponent", "time", "speed-up", "light")
+    rows = table(*columns, numbers=columns[3:], fold=columns[:3])
+    certificates = list(written.values())
+    measured = [(each, case) for each in certificates for case in each.cases if case.measurement]
+    for each, case in measured:
+        rows.add_row(text(_name(case)), text(notation.short(each.candidate.id)), *_row(case)[1:])
+    ratios = [case.measurement.ratio for _, case in measured if case.measurement and case.group == "tune"]
+    parts: list[RenderableType] = [text(f"the portfolio, by {count(len(certificates), 'certificate')}", "bold"), rows]
+    parts.append(text(f"{notation.spread(ratios)}   over {count(len(ratios), 'case')}", "bold"))
+    parts += recorded_parts(certificates)
+    parts += [unbroken(f"certificate: {path}") for path in written]
+    parts += [text(f"{file}: {why}", "red") for file, why in failed.items()]
     return Group(*parts)
 
 
@@ -62,13 +83,16 @@ def replay_report(replay: Replay) -> Group:
 
 def _row(case: CertifiedCase) -> tuple[Text, Text, str, Text, str]:
     measured = case.measurement
-    opponent = case.opponent.name if case.opponent else "-"
-    name = f"{case.case} (hold-out)" if case.group == "holdout" else case.case
+    opponent, name = case.opponent.name if case.opponent else "-", _name(case)
     if measured is None:
         return text(name), text(opponent), "-", text(str(case.status), "dim"), "-"
     light = notation.share(measured.light_us / measured.time_us)
     ratio = speed_up(measured.ratio, measured.low, measured.high)
     return text(name), text(opponent), notation.time(measured.time_us), ratio, light
+
+
+def _name(case: CertifiedCase) -> str:
+    return f"{case.case} (hold-out)" if case.group == "holdout" else case.case
 
 
 def _now(case: ReplayedCase) -> Text:

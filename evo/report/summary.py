@@ -150,6 +150,7 @@ def _next(result: Result) -> Group:
     if result.winner and leader:
         commands += [
             f"evo bench {shlex.quote(_here(_genome_file(result.winner, leader)))} --target {result.target}",
+            f"evo certify {shlex.quote(_here(result.winner))} --target {result.target}",
             f"evo archive show {notation.short(leader)}{archive}",
             f"evo archive top --operator {result.operator} --target {result.target}{archive}",
             f"evo run --operator {result.operator} --target {result.target}{archive}   # starts from these",

@@ -39,7 +39,8 @@ def find_tool(name: str) -> str:
     return next((str(tool) for tool in candidates if tool.is_file()), "")
 
 
-def disassemble(code: bytes) -> dict[str, list[str]]:
+@functools.lru_cache(maxsize=8)  # the same code comes again at once: a histogram after its build, an equal build
+def disassemble(code: bytes) -> Mapping[str, Sequence[str]]:
     """The instructions of every function, in order, without addresses; padding NOPs are left out.
 
     Raises `TargetError` where `nvdisasm` is missing and `RunError` when it fails.

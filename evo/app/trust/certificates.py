@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -12,12 +12,12 @@ from evo import codec, ids
 from evo.app.provenance import device_facts, evaluator_hash, operator_hash, versions
 from evo.app.stand import Stand
 from evo.app.trust.certificate_file import medians, seal, source_hash, summarise
-from evo.certificate import SCHEMA, Certificate, CertifiedCase, Measurement, Opponent
+from evo.certificate import SCHEMA, Certificate, CertifiedCase, Elsewhere, Measurement, Opponent
 from evo.fitness.calibration import Calibration
 from evo.fitness.job import Job, plan_job
 from evo.fitness.statistics import sessions_interval
 from evo.genome import Genome, machine_id
-from evo.operator import Case
+from evo.operator import Case, Operator
 from evo.records import Build, Candidate, CaseResult, Evaluation, Proposal, Purpose, Status, Timing
 
 DIGITS = 6  # significant ones of a sample
@@ -49,6 +49,8 @@ def make_certificate(
         _case(case, results.get(name), name in asked, job, evaluation.builds, known) for name, case in listed.items()
     )
     facts, used = here.facts, {case.code_hash for case in cases}
+    timed = {case.case for case in cases if case.measurement}
+    protocol = ", ".join(sorted({r.timing.protocol for r in evaluation.cases if r.timing}))
     options = codec.plain(next(iter(job.requests.values())).options)  # of the candidate, so of all its builds
     return seal(Certificate(
         schema=SCHEMA, created=datetime.now(UTC).isoformat(timespec="seconds"), command=terms.command,
@@ -59,8 +61,7 @@ def make_certificate(
             facts.name, facts.target, here.target.arch, facts.sms, facts.memory_bytes, device_facts(facts)
         ),
         toolchain=here.target.toolchain(), versions=versions(facts),
-        protocol=", ".join(sorted({r.timing.protocol for r in evaluation.cases if r.timing})),
-        sessions=terms.sessions, pairs=terms.pairs,
+        protocol=protocol, sessions=terms.sessions, pairs=terms.pairs,
         candidate=records.Genome(
             candidate.id, candidate.species, candidate.suffix, candidate.source, source_hash(candidate.source),
             candidate.values,
@@ -68,7 +69,19 @@ def make_certificate(
         code=tuple(_code(build, options) for build in evaluation.builds if build.code_hash in used),
         checks={name: r.deviation for name, r in results.items() if r.deviation and name not in listed},
         cases=cases, summary=summarise(cases), sanitizer=terms.sanitizer,
+        recorded=elsewhere(here.operator, here.target.name, facts.name, protocol, timed),
     ))  # fmt: skip
+
+
+def elsewhere(
+    operator: Operator, target: str, device: str, protocol: str, cases: Collection[str]
+) -> tuple[Elsewhere, ...]:
+    """What the operator has on record of these cases, by this protocol and on a device of this name."""
+    return tuple(
+        Elsewhere(entry.opponent, entry.case, entry.time_us, entry.provenance)
+        for entry in operator.recorded(target)
+        if entry.case in cases and entry.protocol == protocol and device in entry.provenance
+    )
 
 
 def planned(here: Stand, candidate: Candidate) -> Job:
