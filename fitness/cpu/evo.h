@@ -19,9 +19,55 @@ struct evo_fp16 {
 
 #define EVO_INLINE inline __attribute__((always_inline))
 
-typedef float evo_vector __attribute__((vector_size(64)));  // 16 floats: one zmm, two ymm or four xmm registers
 typedef uint32_t evo_vector_u32 __attribute__((vector_size(64)));
 typedef uint16_t evo_vector_u16 __attribute__((vector_size(32)));
+
+namespace evo_detail {
+#if defined(__AVX512F__)
+constexpr int REGISTER = 64;  // bytes of the widest one
+#elif defined(__AVX__)
+constexpr int REGISTER = 32;
+#else
+constexpr int REGISTER = 16;
+#endif
+constexpr int PARTS = 64 / REGISTER;
+typedef float float_part __attribute__((vector_size(REGISTER)));
+}  // namespace evo_detail
+
+#if defined(__AVX512F__)
+typedef float evo_vector __attribute__((vector_size(64)));  // 16 floats
+#else
+// 16 floats in two ymm or four xmm registers: gcc keeps a vector that is wider than they are in memory.
+struct evo_vector {
+    evo_detail::float_part part[evo_detail::PARTS];
+
+    EVO_INLINE float& operator[](int lane) { return reinterpret_cast<float*>(part)[lane]; }
+    EVO_INLINE float operator[](int lane) const { return reinterpret_cast<const float*>(part)[lane]; }
+};
+
+#define EVO_LANE_BY_LANE(op)                                                                      \
+    EVO_INLINE evo_vector& operator op##=(evo_vector& a, const evo_vector& b) {                   \
+        for (int i = 0; i < evo_detail::PARTS; ++i) a.part[i] op##= b.part[i];                    \
+        return a;                                                                                 \
+    }                                                                                             \
+    EVO_INLINE evo_vector& operator op##=(evo_vector& a, float b) {                               \
+        for (int i = 0; i < evo_detail::PARTS; ++i) a.part[i] op##= b;                            \
+        return a;                                                                                 \
+    }                                                                                             \
+    EVO_INLINE evo_vector operator op(evo_vector a, const evo_vector& b) { return a op##= b; }    \
+    EVO_INLINE evo_vector operator op(evo_vector a, float b) { return a op##= b; }                \
+    EVO_INLINE evo_vector operator op(float a, const evo_vector& b) {                             \
+        evo_vector result;                                                                        \
+        for (int i = 0; i < evo_detail::PARTS; ++i) result.part[i] = a op b.part[i];              \
+        return result;                                                                            \
+    }
+EVO_LANE_BY_LANE(+)
+EVO_LANE_BY_LANE(-)
+EVO_LANE_BY_LANE(*)
+EVO_LANE_BY_LANE(/)
+#undef EVO_LANE_BY_LANE
+EVO_INLINE evo_vector operator-(const evo_vector& a) { return -0.0f - a; }
+#endif
 
 // ---- scalars: evo_float(x) widens, evo_cast<T>(x) rounds to nearest even ----
 
@@ -122,24 +168,60 @@ struct lanes {  // any element type, one lane at a time
     }
 };
 
+// Vectors of a register's size, each copied by itself: gcc copies a larger struct through memory.
+template <class Part>
+struct parts {
+    Part part[PARTS];
+};
+
+template <class Packed>
+EVO_INLINE void fetch(Packed& to, const void* from) {
+    __builtin_memcpy(&to, from, sizeof to);
+}
+template <class Part>
+EVO_INLINE void fetch(parts<Part>& to, const void* from) {
+    const char* at = static_cast<const char*>(from);
+    for (Part& part : to.part) __builtin_memcpy(&part, at, sizeof part), at += sizeof part;
+}
+
+template <class Packed>
+EVO_INLINE void put(void* to, const Packed& from) {
+    __builtin_memcpy(to, &from, sizeof from);
+}
+template <class Part>
+EVO_INLINE void put(void* to, const parts<Part>& from) {
+    char* at = static_cast<char*>(to);
+    for (const Part& part : from.part) __builtin_memcpy(at, &part, sizeof part), at += sizeof part;
+}
+
 template <>
 struct lanes<float> {
-    typedef evo_vector packed;
-    static EVO_INLINE evo_vector widen(packed from) { return from; }
-    static EVO_INLINE packed narrow(evo_vector from) { return from; }
+    typedef float part __attribute__((vector_size(REGISTER)));
+    typedef parts<part> packed;
+    static EVO_INLINE evo_vector widen(packed from) { return bits<evo_vector>(from); }
+    static EVO_INLINE packed narrow(evo_vector from) { return bits<packed>(from); }
 };
 
 template <>
 struct lanes<evo_bf16> {
-    typedef evo_vector_u16 packed;
+    typedef uint32_t wide_part __attribute__((vector_size(REGISTER)));
+    typedef int32_t int_part __attribute__((vector_size(REGISTER)));  // compares without a bias
+    typedef uint16_t part __attribute__((vector_size(REGISTER / 2)));
+    typedef parts<part> packed;
     static EVO_INLINE evo_vector widen(packed from) {
-        return bits<evo_vector>(__builtin_convertvector(from, evo_vector_u32) << 16);
+        parts<wide_part> to;
+        for (int i = 0; i < PARTS; ++i) to.part[i] = __builtin_convertvector(from.part[i], wide_part) << 16;
+        return bits<evo_vector>(to);
     }
     static EVO_INLINE packed narrow(evo_vector from) {
-        evo_vector_u32 wide = bits<evo_vector_u32>(from);
-        evo_vector_u32 rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
-        evo_vector_u32 nan = bits<evo_vector_u32>((wide & 0x7fffffffu) > 0x7f800000u);  // all ones or zero
-        return __builtin_convertvector((nan & ((wide >> 16) | 0x40u)) | (~nan & rounded), evo_vector_u16);
+        const parts<wide_part> wide = bits<parts<wide_part>>(from);
+        packed to;
+        for (int i = 0; i < PARTS; ++i) {
+            wide_part rounded = (wide.part[i] + 0x7fffu + ((wide.part[i] >> 16) & 1u)) >> 16;
+            wide_part nan = bits<wide_part>(bits<int_part>(wide.part[i] & 0x7fffffffu) > 0x7f800000);  // all ones or zero
+            to.part[i] = __builtin_convertvector((nan & ((wide.part[i] >> 16) | 0x40u)) | (~nan & rounded), part);
+        }
+        return to;
     }
 };
 
@@ -154,17 +236,33 @@ struct lanes<evo_fp16> {
         return __builtin_ia32_vcvtps2ph512_mask(from, 0, packed{}, 0xffff);
     }
 };
+#elif defined(__F16C__) && defined(__AVX__)
+template <>
+struct lanes<evo_fp16> {
+    typedef short part __attribute__((vector_size(16)));
+    typedef parts<part> packed;
+    static EVO_INLINE evo_vector widen(packed from) {
+        return evo_vector{{__builtin_ia32_vcvtph2ps256(from.part[0]), __builtin_ia32_vcvtph2ps256(from.part[1])}};
+    }
+    static EVO_INLINE packed narrow(evo_vector from) {
+        return packed{{__builtin_ia32_vcvtps2ph256(from.part[0], 0), __builtin_ia32_vcvtps2ph256(from.part[1], 0)}};
+    }
+};
 #endif
 
 template <class T, class Packed>
 EVO_INLINE void stream(T* to, Packed packed) {
-#if defined(__clang__)
-    __builtin_nontemporal_store(packed, reinterpret_cast<Packed*>(to));
-#elif defined(__SSE2__)
+#if defined(__SSE2__)
     typedef long long word2 __attribute__((vector_size(16)));
-    word2 parts[sizeof packed / 16];
-    __builtin_memcpy(parts, &packed, sizeof packed);
-    for (size_t i = 0; i < sizeof packed / 16; ++i) __builtin_ia32_movntdq(reinterpret_cast<word2*>(to) + i, parts[i]);
+    word2 words[sizeof packed / 16];
+    __builtin_memcpy(words, &packed, sizeof packed);
+    for (size_t i = 0; i < sizeof packed / 16; ++i) {
+#if defined(__clang__)
+        __builtin_nontemporal_store(words[i], reinterpret_cast<word2*>(to) + i);
+#else
+        __builtin_ia32_movntdq(reinterpret_cast<word2*>(to) + i, words[i]);
+#endif
+    }
 #else
     __builtin_memcpy(to, &packed, sizeof packed);
 #endif
@@ -176,15 +274,14 @@ EVO_INLINE void stream(T* to, Packed packed) {
 template <class T>
 EVO_INLINE evo_vector evo_load(const T* from) {
     typename evo_detail::lanes<T>::packed packed;
-    __builtin_memcpy(&packed, from, sizeof packed);
+    evo_detail::fetch(packed, from);
     return evo_detail::lanes<T>::widen(packed);
 }
 
 // 16 elements, rounded to nearest even, to any address.
 template <class T>
 EVO_INLINE void evo_store(T* to, evo_vector value) {
-    typename evo_detail::lanes<T>::packed packed = evo_detail::lanes<T>::narrow(value);
-    __builtin_memcpy(to, &packed, sizeof packed);
+    evo_detail::put(to, evo_detail::lanes<T>::narrow(value));
 }
 
 // As evo_store, past the caches; `to` must be aligned to 16 elements. End the block with evo_fence().
