@@ -28,10 +28,11 @@ HEAD = '#include "evo.h"\nextern "C" void k(long first, long last, int, const fl
 PLAIN = "#include <evo.h>\n#pragma once\n"
 WORK = f"for (long i = first * {WIDTH}; i < last * {WIDTH}; ++i) y[i] = 3 * x[i] + 1;"
 # The runner's `report` page: the pointer to it stands somewhere in the runner's data, near the code that called us.
+# The kernel puts mappings at 0x7e... or 0x7f..., as chance has it.
 REPORT = """char* at = (char*)((unsigned long)__builtin_return_address(0) & ~4095ul);
     volatile unsigned long* report = 0;
     for (unsigned long* p = (unsigned long*)(at + 4096); !report; ++p)
-        if (*p >> 40 == 0x7f && !(*p & 4095) && *(unsigned*)*p == 1 && ((unsigned long*)*p)[16])
+        if (*p >> 41 == 0x3f && !(*p & 4095) && *(unsigned*)*p == 1 && ((unsigned long*)*p)[16])
             report = (unsigned long*)*p;"""
 
 

@@ -24,14 +24,14 @@ typedef uint16_t evo_vector_u16 __attribute__((vector_size(32)));
 
 namespace evo_detail {
 #if defined(__AVX512F__)
-constexpr int REGISTER = 64;  // bytes of the widest one
+constexpr int Register = 64;  // bytes of the widest one
 #elif defined(__AVX__)
-constexpr int REGISTER = 32;
+constexpr int Register = 32;
 #else
-constexpr int REGISTER = 16;
+constexpr int Register = 16;
 #endif
-constexpr int PARTS = 64 / REGISTER;
-typedef float float_part __attribute__((vector_size(REGISTER)));
+constexpr int Parts = 64 / Register;
+typedef float float_part __attribute__((vector_size(Register)));
 }  // namespace evo_detail
 
 #if defined(__AVX512F__)
@@ -39,7 +39,7 @@ typedef float evo_vector __attribute__((vector_size(64)));  // 16 floats
 #else
 // 16 floats in two ymm or four xmm registers: gcc keeps a vector that is wider than they are in memory.
 struct evo_vector {
-    evo_detail::float_part part[evo_detail::PARTS];
+    evo_detail::float_part part[evo_detail::Parts];
 
     EVO_INLINE float& operator[](int lane) { return reinterpret_cast<float*>(part)[lane]; }
     EVO_INLINE float operator[](int lane) const { return reinterpret_cast<const float*>(part)[lane]; }
@@ -47,18 +47,18 @@ struct evo_vector {
 
 #define EVO_LANE_BY_LANE(op)                                                                      \
     EVO_INLINE evo_vector& operator op##=(evo_vector& a, const evo_vector& b) {                   \
-        for (int i = 0; i < evo_detail::PARTS; ++i) a.part[i] op##= b.part[i];                    \
+        for (int i = 0; i < evo_detail::Parts; ++i) a.part[i] op##= b.part[i];                    \
         return a;                                                                                 \
     }                                                                                             \
     EVO_INLINE evo_vector& operator op##=(evo_vector& a, float b) {                               \
-        for (int i = 0; i < evo_detail::PARTS; ++i) a.part[i] op##= b;                            \
+        for (int i = 0; i < evo_detail::Parts; ++i) a.part[i] op##= b;                            \
         return a;                                                                                 \
     }                                                                                             \
     EVO_INLINE evo_vector operator op(evo_vector a, const evo_vector& b) { return a op##= b; }    \
     EVO_INLINE evo_vector operator op(evo_vector a, float b) { return a op##= b; }                \
     EVO_INLINE evo_vector operator op(float a, const evo_vector& b) {                             \
         evo_vector result;                                                                        \
-        for (int i = 0; i < evo_detail::PARTS; ++i) result.part[i] = a op b.part[i];              \
+        for (int i = 0; i < evo_detail::Parts; ++i) result.part[i] = a op b.part[i];              \
         return result;                                                                            \
     }
 EVO_LANE_BY_LANE(+)
@@ -171,7 +171,7 @@ struct lanes {  // any element type, one lane at a time
 // Vectors of a register's size, each copied by itself: gcc copies a larger struct through memory.
 template <class Part>
 struct parts {
-    Part part[PARTS];
+    Part part[Parts];
 };
 
 template <class Packed>
@@ -196,7 +196,7 @@ EVO_INLINE void put(void* to, const parts<Part>& from) {
 
 template <>
 struct lanes<float> {
-    typedef float part __attribute__((vector_size(REGISTER)));
+    typedef float part __attribute__((vector_size(Register)));
     typedef parts<part> packed;
     static EVO_INLINE evo_vector widen(packed from) { return bits<evo_vector>(from); }
     static EVO_INLINE packed narrow(evo_vector from) { return bits<packed>(from); }
@@ -204,19 +204,19 @@ struct lanes<float> {
 
 template <>
 struct lanes<evo_bf16> {
-    typedef uint32_t wide_part __attribute__((vector_size(REGISTER)));
-    typedef int32_t int_part __attribute__((vector_size(REGISTER)));  // compares without a bias
-    typedef uint16_t part __attribute__((vector_size(REGISTER / 2)));
+    typedef uint32_t wide_part __attribute__((vector_size(Register)));
+    typedef int32_t int_part __attribute__((vector_size(Register)));  // compares without a bias
+    typedef uint16_t part __attribute__((vector_size(Register / 2)));
     typedef parts<part> packed;
     static EVO_INLINE evo_vector widen(packed from) {
         parts<wide_part> to;
-        for (int i = 0; i < PARTS; ++i) to.part[i] = __builtin_convertvector(from.part[i], wide_part) << 16;
+        for (int i = 0; i < Parts; ++i) to.part[i] = __builtin_convertvector(from.part[i], wide_part) << 16;
         return bits<evo_vector>(to);
     }
     static EVO_INLINE packed narrow(evo_vector from) {
         const parts<wide_part> wide = bits<parts<wide_part>>(from);
         packed to;
-        for (int i = 0; i < PARTS; ++i) {
+        for (int i = 0; i < Parts; ++i) {
             wide_part rounded = (wide.part[i] + 0x7fffu + ((wide.part[i] >> 16) & 1u)) >> 16;
             wide_part nan = bits<wide_part>(bits<int_part>(wide.part[i] & 0x7fffffffu) > 0x7f800000);  // all ones or zero
             to.part[i] = __builtin_convertvector((nan & ((wide.part[i] >> 16) | 0x40u)) | (~nan & rounded), part);
