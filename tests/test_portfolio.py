@@ -59,6 +59,11 @@ def test_mistakes_are_told_before_anything_is_measured(winners: Path, tmp_path: 
     told = CliRunner().invoke(app, ["certify", str(winners), "--gene", "A=1"])
     assert told.exit_code == 2
     assert "winners have their genes" in told.output
+    (winners / "plain.cpp").write_text("no genome")
+    told = CliRunner().invoke(app, ["certify", str(winners), "-t", "cpu"])
+    assert told.exit_code == 2
+    assert "no header" in told.output
+    assert "building" not in told.output
 
 
 def test_only_the_same_protocol_and_device_are_compared() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from evo.app.single import read_genome
 from evo.app.telling import Say
 from evo.app.trust.certify import Order, certify
 from evo.app.winners import PORTFOLIO
@@ -46,7 +47,10 @@ def certify_portfolio(order: Order, say: Say = lambda message: None) -> Iterator
     """
     if order.genes:
         raise UsageError("winners have their genes in their files", fix="leave --gene out, or name one genome file")
-    for path, cases in portfolio(Path(order.identity), order.cases).items():
+    held = portfolio(Path(order.identity), order.cases)
+    for path in held:
+        read_genome(path)  # a file that cannot be used is told before the first of them is measured
+    for path, cases in held.items():
         say(f"{path.name}, on {', '.join(cases)}")
         try:
             yield path, certify(replace(order, identity=str(path), cases=cases), say)
