@@ -37,14 +37,14 @@ part_trust() {
     step 200 gpu-alone-tests "$PYTHON" -m pytest -m "gpu and alone" tests/gpu -q -p no:cacheprovider -p no:benchmark
 }
 
-part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200 '*'; }
-part_forward() { search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200 'bf16-*'; }
-part_backward() { search_and_certify backward rmsnorm_backward triton 2026-12-01-rmsnorm-proposals-h200 'bf16-*'; }
+part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200; }
+part_forward() { search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200; }
+part_backward() { search_and_certify backward rmsnorm_backward triton 2026-12-01-rmsnorm-proposals-h200; }
 
-search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS CASES: from what is archived, by the quicker `rotation`
+search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS: from what is archived, by the quicker `rotation`
     xz -dc "$RESULTS/$4/evo.db.xz" > "$OUT/$1.db"
-    step 240 "$1-run" "$PYTHON" -m evo run --operator "$2" --target "$TARGET" --cases "$5" --budget minutes=2 \
-        --archive "$OUT/$1.db" --quiet
+    step 240 "$1-run" "$PYTHON" -m evo run --operator "$2" --target "$TARGET" --budget minutes=2 --archive "$OUT/$1.db" \
+        --quiet
     pack "$1"
     mv "$OUT"/evo-winners/*/ "$OUT/$1-winners"  # lay beside the archive
     step 330 "$1-certify" "$PYTHON" -m evo certify "$OUT/$1-winners" --target "$TARGET" --protocol "$3" --sessions 3 \
