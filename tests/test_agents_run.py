@@ -62,7 +62,7 @@ def echoing(seen: Seen) -> Answer:
 def test_a_run_with_a_model_keeps_no_key_and_replays_without_one(tmp_path: Path) -> None:
     with LlmServer(echoing) as server:
         llm = ("--llm", f"openai:some-model@{server.url}")
-        done = evo(tmp_path, *RUN, *llm, "--budget", "evaluations=9,tokens=2000000", "--json", key=KEY)
+        done = evo(tmp_path, *RUN, *llm, "--budget", "evaluations=14,tokens=2000000", "--json", key=KEY)
         sent = len(server.seen)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
