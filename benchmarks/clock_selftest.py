@@ -200,7 +200,7 @@ def loaded(plugins: Plugins, target: Target, device: str, repeats: int) -> list[
     """KDA's fastest seed against itself, each under the two protocols that its numbers are taken with."""
     operator = plugins.operator("kda")
     case = next(case for case in operator.cases(target.name) if case.name == "h96-fixed")
-    path = next(path for path in operator.seeds(target.name) if Path(str(path)).stem == "solver")
+    path = next(path for path in operator.seeds(target.name) if path.stem == "solver")
     twins = {name: Genome.read(path) for name in ("plain", "twin")}
     bench = Bench(operator, target, device, [case], twins)
     plan = (("rotation", 24, repeats), ("flashkda", 8, max(3, repeats // 3)))
@@ -256,7 +256,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of every twin's timing")
     parser.add_argument("--build-only", action="store_true", help="build one case's kernels and stop; needs no GPU")
     options = parser.parse_args()
-    plugins, report = Plugins.load(entry_points=False), dict[str, Any]()
+    plugins = Plugins.load(entry_points=False)
+    report: dict[str, Any]
     operator = plugins.operator("rmsnorm")
     if options.build_only:
         target = plugins.target("sm_90")

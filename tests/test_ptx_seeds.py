@@ -104,6 +104,7 @@ def test_rmsnorm_backward(name: str, case: str, genes: dict[str, Value]) -> None
 
 
 RAGGED = cases.make("ragged", "check", 1, lengths=(37,), distribution="wild")
+LONGER = cases.make("longer", "check", 1, lengths=(101,), distribution="wild")  # a ring of four chunks goes round
 ROWS = check_case(FORWARD, "bf16-37x264")
 
 
@@ -114,6 +115,8 @@ ROWS = check_case(FORWARD, "bf16-37x264")
         (KDA, "fused", RAGGED, {}, "evo_async_wait<STAGES - 1>();"),
         (KDA, "solver", RAGGED, {}, "evo_sync(1 + turn, 128);"),
         (KDA, "solver", RAGGED, {}, "evo_barrier_wait(shared + READY + bar, turns / 2 % 2);"),
+        (KDA, "solver", RAGGED, {}, "evo_barrier_wait(shared + FULL + 16 * turn + turns % 2 * 8, turns / 2 % 2);"),
+        (KDA, "solver", LONGER, {}, "if (turns >= 2) evo_barrier_wait(empty + turns % 2 * 8, (turns / 2 - 1) % 2);"),
         (FORWARD, "ring", ROWS, SMALL_RING, "evo_barrier_wait(ring.empty(ring.stage), ring.parity ^ 1);"),
         (FORWARD, "ring", ROWS, SMALL_RING, "evo_barrier_wait(ring.full(ring.stage), ring.parity);"),
     ],
@@ -127,6 +130,18 @@ def test_a_wait_less_in_a_seed_is_seen(
     broken.write_text(source.replace(text, ";"), encoding="utf-8")
     trial = Trial(operator, case, broken, genes)
     assert any(went_wrong(trial, schedule) for schedule in (*SCHEDULES, 3, 4))
+
+
+def test_rows_that_are_fetched_too_early_are_seen(tmp_path: Path) -> None:
+    """What the first proposals of `solver` did: copies land on rows that a slower warp of the warpgroup still reads."""
+    source = seed_path(KDA, "solver").read_text(encoding="utf-8")
+    fetch, wait = "        fetch(chunk + PREP, turns + 1);", "        evo_async_wait<0>();\n        if (valid"
+    assert source.count(fetch) == source.count(wait) == 1
+    early = source.replace(fetch, "").replace(wait, f"{fetch}\n{wait.replace('0', '1')}")
+    broken = tmp_path / "solver.cu"
+    broken.write_text(early, encoding="utf-8")
+    trial = Trial(KDA, LONGER, broken)
+    assert any(went_wrong(trial, schedule) for schedule in range(5, 13))
 
 
 def went_wrong(trial: Trial, schedule: int) -> bool:

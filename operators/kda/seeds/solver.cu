@@ -1,7 +1,7 @@
 /* evo
 operator = "kda"
 species  = "solver"
-summary  = "warpgroups with roles: two hold S^T, 64 value channels each, and run the chain; two make the factors of later chunks, a chunk each in turn; in one a warp a chunk makes the 16x16 matrices"
+summary  = "warpgroups with roles: two hold S^T, 64 value channels each, and run the chain; two make the factors of later chunks, a chunk each in turn; in the fifth a warp a chunk makes the 16x16 matrices"
 arch     = ["sm_90a"]
 static   = ["K", "V"]
 
@@ -48,10 +48,11 @@ args   = ["q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens?", "initia
 //   kd = kh 2^G    qd = scale qh 2^G    ki = kh 2^-G    kr = kh 2^(C - G)                        [16 tokens, 128]
 //   L = strict_lower(b kd ki^T)    M = lower(qd ki^T)    W = (I + L)^-1 diag(b)                  [16, 16]
 //   R^T = v^T - S^T kd^T    U^T = R^T W^T    out^T = S^T qd^T + U^T M^T    S^T <- S^T 2^C + U^T kr
-// A preparing warpgroup puts -kd above qd (one operand of 32 rows), ki, kr, 2^C, b and v into a slot of a ring and says
-// READY; a warp of the solving one adds M and W and says FULL; the chain uses it all and says EMPTY.
+// In a slot of a ring the preparing warpgroups hand over -kd above qd (one operand of 32 rows), ki, kr, 2^C, b and, beside
+// the slot, v; READY opens. A warp of the solving warpgroup adds M and W; FULL opens. The chain reads all but ki and b
+// and gives the slot back; EMPTY opens.
 
-constexpr int PREP = 2;             // warpgroups that make factors; each solving warp has the chunks of one of them
+constexpr int PREP = 2;             // warpgroups that make factors; shared memory has no room for a third
 constexpr int GROUP = 272;          // bytes from 8 channels of 16 tokens to the next: 2 core matrices and a pad
 constexpr int PAIR = 528;           // the same of the 32 rows of -kd and qd
 constexpr int FACTOR = 16 * GROUP;  // a [16, 128] operand of wgmma; also 16 raw rows, GROUP bytes apart
@@ -60,9 +61,9 @@ constexpr int KI = DECAY + 512, WEIGHT = KI + FACTOR, SLOT = WEIGHT + 64;
 constexpr int V_RAW = 2 * SLOT, RAW = V_RAW + 3 * FACTOR, SUMS = RAW + 6 * FACTOR, Q_NORM = SUMS + 1024;
 constexpr int K_NORM = Q_NORM + 64, OWN = K_NORM + 64;  // of a preparing warpgroup
 constexpr int OUT = PREP * OWN, FULL = OUT + 8 * 768, EMPTY = FULL + 16 * PREP;
-constexpr int READY = EMPTY + 16 * PREP;  // barriers: of two slots a preparing warpgroup
+constexpr int READY = EMPTY + 16 * PREP;  // barriers of two slots a preparing warpgroup
 constexpr int OUT_ROW = 48;  // bytes: 16 value channels of a token and a pad
-constexpr int STATE_REGISTERS = 144, PREP_REGISTERS = 72, SOLVE_REGISTERS = 48;
+constexpr int STATE_REGISTERS = 144, PREP_REGISTERS = 72, SOLVE_REGISTERS = 48;  // of 96 a thread at the launch
 constexpr float LOG2E = 1.4426950408889634f;
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
@@ -192,7 +193,7 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
         if (valid < 16) {  // a gate of minus infinity decays nothing
             const unsigned nothing[4] = {0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u};
             for (int row = thread / 16; row < 16; row += 8)
-                if (row >= valid) evo_shared_store(raw + 2 * FACTOR + row * GROUP + thread % 16 * 16, nothing);
+                if (row >= valid) evo_shared_store<4>(raw + 2 * FACTOR + row * GROUP + thread % 16 * 16, nothing);
         }
         evo_sync(1 + turn, 128);
         fetch(chunk + PREP, turns + 1);  // nobody reads the rows of the chunk before any more
@@ -204,7 +205,7 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
         // --- norms: the diagonals of q q^T and k k^T; a warp each
         if (role >= 2) {
             float d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
-            const unsigned rows = raw + (role - 2) * FACTOR + ((lane & 7) + (lane & 8)) * GROUP + (lane >> 4) * 16;
+            const unsigned rows = raw + (role - 2) * FACTOR + lane % 16 * GROUP + (lane >> 4) * 16;
 #pragma unroll
             for (int step = 0; step < 8; ++step) {
                 unsigned a[4];
@@ -241,7 +242,6 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
                 evo_shared_store_pair(base + slot + DECAY + pair * 8, {fade.x, fade.y});
                 before = {0.0f, 0.0f};
             }
-            const unsigned whole = pack(fade.x, fade.y);
             unsigned norms[2][8];  // of the eight tokens' queries and keys
             evo_shared_load(base + Q_NORM + 32 * half, norms[0]);
             evo_shared_load(base + K_NORM + 32 * half, norms[1]);
@@ -263,7 +263,7 @@ EVO_DEVICE void prepare(const Job& job, unsigned shared, int turn, float rate, f
                     made[0] = evo_mul2<evo_bf16>(kh, risen) ^ 0x80008000u;
                     made[1] = evo_mul2<evo_bf16>(evo_mul2<evo_bf16>(a, pack(query, query)), risen);
                     made[2] = evo_mul2<evo_bf16>(kh, pack(grown.x, grown.y));
-                    made[3] = evo_mul2<evo_bf16>(made[2], whole);
+                    made[3] = evo_mul2<evo_bf16>(made[2], pack(fade.x, fade.y));
                 } else {
                     const float2 qh = {low(a) * query, high(a) * query}, kh = {low(b) * key, high(b) * key};
                     const float2 inverse = {kh.x * grown.x, kh.y * grown.y};
@@ -323,7 +323,7 @@ EVO_DEVICE void solve(const Job& job, unsigned shared) {
             p[part] = c < r ? -x[part] : 0.0f;
         }
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
+        for (int step = 0; step < 4; ++step) {
             unsigned power[4], b[4];
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
@@ -331,14 +331,14 @@ EVO_DEVICE void solve(const Job& job, unsigned shared) {
                 b[part] = evo_tile_transpose(power[part]);
                 p[2 * part] = p[2 * part + 1] = 0.0f;
             }
-            if (n > 0) {
+            if (step > 0) {
                 unsigned a[4];
 #pragma unroll
                 for (int part = 0; part < 4; ++part) a[part] = evo_pack2<evo_fp16>(x[2 * part], x[2 * part + 1]);
                 evo_mma<evo_fp16>(x, a, b[0], b[1]);
                 evo_mma<evo_fp16>(x + 4, a, b[2], b[3]);
             }
-            if (n < 3) {
+            if (step < 3) {
                 evo_mma<evo_fp16>(p, power, b[0], b[1]);
                 evo_mma<evo_fp16>(p + 4, power, b[2], b[3]);
             }
@@ -448,8 +448,8 @@ EVO_DEVICE void run_chain(const Job& job, unsigned shared, int m, float (&state)
 extern "C" __global__ void __launch_bounds__(128 * (3 + PREP), 1)
     kda_solver(const unsigned char* q, const unsigned char* k, const unsigned char* v, const unsigned char* g,
                const evo_bf16* beta, const float* a_log, const float* dt_bias, const long long* cu_seqlens,
-               const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final,
-               unsigned char* marks, int heads, int length, int sequences, int again, float scale, float lower_bound) {
+               const DTYPE_initial_state* initial, unsigned char* out, DTYPE_final_state* final, unsigned char* marks,
+               int heads, int length, int sequences, int again, float scale, float lower_bound) {
     const int group = threadIdx.x / 128, lane = threadIdx.x % 32, head = blockIdx.x;
     int place = blockIdx.y;  // of this CTA's segment
     if (again) {  // of the first segment of this CTA's sequence
