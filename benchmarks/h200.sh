@@ -9,11 +9,12 @@
 #     benchmarks/h200.sh backward OUT  and its backward
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
-# interpreter (python3), TARGET another device's target.
+# interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates may.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${EVO_PYTHON:-python3} TARGET=${TARGET:-sm_90} PART=${1:?which part} OUT=${2:?where to}
+MINUTES=${MINUTES:-2} CERTIFY_S=${CERTIFY_S:-330}
 RESULTS=docs/results
 export PYTHONUNBUFFERED=1
 mkdir -p "$OUT"
@@ -38,17 +39,33 @@ part_trust() {
 }
 
 part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200; }
-part_forward() { search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200; }
+part_forward() {
+    search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200 2026-12-01-rmsnorm-proposals-h200
+}
 part_backward() { search_and_certify backward rmsnorm_backward triton 2026-12-01-rmsnorm-proposals-h200; }
 
-search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS: from what is archived, by the quicker `rotation`
-    xz -dc "$RESULTS/$4/evo.db.xz" > "$OUT/$1.db"
-    step 240 "$1-run" "$PYTHON" -m evo run --operator "$2" --target "$TARGET" --budget minutes=2 --archive "$OUT/$1.db" \
-        --quiet
-    pack "$1"
-    mv "$OUT"/evo-winners/*/ "$OUT/$1-winners"  # lay beside the archive
-    step 330 "$1-certify" "$PYTHON" -m evo certify "$OUT/$1-winners" --target "$TARGET" --protocol "$3" --sessions 3 \
-        --pairs 8 --out "$OUT" --quiet
+search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS...: from what is archived, by the quicker `rotation`
+    local name=$1 operator=$2 protocol=$3 archive=$OUT/$1.db
+    together "$archive" "${@:4}"
+    step 60 "$name-pending" "$PYTHON" -m evo evaluate --pending --target "$TARGET" \
+        --archive "$archive" --quiet
+    step $((MINUTES * 60 + 90)) "$name-run" "$PYTHON" -m evo run --operator "$operator" --target "$TARGET" \
+        --budget minutes="$MINUTES" --archive "$archive" --quiet
+    pack "$name"
+    mv "$OUT"/evo-winners/*/ "$OUT/$name-winners"  # lay beside the archive
+    step "$CERTIFY_S" "$name-certify" "$PYTHON" -m evo certify "$OUT/$name-winners" --target "$TARGET" \
+        --protocol "$protocol" --sessions 3 --pairs 8 --out "$OUT" --quiet
+}
+
+together() {  # ARCHIVE RESULTS...: one archive of what was published, whatever version of evo wrote it
+    local archive=$1 part
+    for part in "${@:2}"; do
+        xz -dc "$RESULTS/$part/evo.db.xz" > "$archive.part"
+        "$PYTHON" -m evo archive upgrade --archive "$archive.part"
+        if [ -e "$archive" ]; then "$PYTHON" -m evo archive merge "$archive.part" --archive "$archive"
+        else cp "$archive.part" "$archive"; fi
+        rm -f "$archive".part*
+    done
 }
 
 part_memory() {
