@@ -234,7 +234,7 @@ def inspected(job: Job, facts: DeviceFacts) -> Iterator[CaseResult]:
 
 
 def checked(job: Job, session: Session) -> Iterator[CaseResult]:
-    """Every case on the device; ends early where the device is lost."""
+    """Every case on the device; ends early where the device is lost, or at Ctrl-C."""
     subject = job.subject()
     for case in job.cases:
         if case.name not in subject.builds:
@@ -245,12 +245,15 @@ def checked(job: Job, session: Session) -> Iterator[CaseResult]:
         except Rejected as error:  # fatal: nothing can run after it
             print(f"{case.name}: {error.status}: {error.message}; the device is lost, the rest is not run")
             return
+        except KeyboardInterrupt:
+            print(f"{case.name}: interrupted, the rest is not run")
+            return
 
 
 def row(test: Test, results: Mapping[str, CaseResult]) -> dict[str, Any]:
     found = [results[case.name] for case in test.cases if case.name in results]
     bad = next((each for each in found if each.status is not Status.OK), None)
-    status, message = ("ok", "") if len(found) == len(test.cases) else ("not run", "the device was lost before")
+    status, message = ("ok", "") if len(found) == len(test.cases) else ("not run", "it ended before")
     if bad is not None:
         status = str(bad.status)
         message = f"{bad.case}: {bad.diagnosis.message if bad.diagnosis else status}"
@@ -336,7 +339,7 @@ def main() -> int:
         for made in job.built.values() if job else ():
             builds[made.key] = {kernel.name: [kernel.registers, kernel.spill_bytes] for kernel in made.kernels}
         if len(found) < sum(len(test.cases) for test in of_state):
-            break  # the device is lost
+            break  # it ended early
     else:
         if here.machine is not None:
             here.machine.close()

@@ -50,16 +50,16 @@ def test_search_beats_random_sampling_at_equal_evaluations() -> None:
     assert sum(a > b for a, b in zip(found, sampled, strict=True)) >= 5
 
 
-def test_seeds_come_first_then_elites_and_known_candidates_never() -> None:
+def test_elites_come_first_then_seeds_and_known_candidates_never() -> None:
     seeds = (genome("wide"), genome("narrow", SMALL))
     earlier = drive(search(9), 12)
     elites = [proposal.candidate for proposal in earlier[1:4]]
     known = {proposal.candidate.id: "ok" for proposal in earlier}
     run = search(seeds=seeds, elites=[*elites, elites[0]], known=known)
     asked = drive(run, 80)
-    assert candidates(asked[:2]) == [problem().candidate(source, {}).id for source in seeds]
-    assert [proposal.candidate for proposal in asked[2:5]] == elites
-    assert [proposal.author.kind for proposal in asked[:5]] == ["seed", "seed", "archive", "archive", "archive"]
+    assert [proposal.candidate for proposal in asked[:3]] == elites
+    assert candidates(asked[3:5]) == [problem().candidate(source, {}).id for source in seeds]
+    assert [proposal.author.kind for proposal in asked[:5]] == ["archive", "archive", "archive", "seed", "seed"]
     assert not set(candidates(asked[5:])) & set(known)
     assert len(set(candidates(asked))) == 80
     assert {proposal.author.kind for proposal in asked[5:]} == {mutator.name for mutator in MUTATORS}

@@ -166,11 +166,19 @@ def test_luck_is_no_improvement_but_many_small_steps_are_one() -> None:
 
 def test_finalists_are_few_and_cover_what_they_can() -> None:
     portfolio = Portfolio(CASES)
-    for each in (member("a", 2.0, 1.0, 1.9), member("b", None, 3.0), member("c", 1.0, 1.0, 2.0)):
+    for each in (member("a", 2.0, 1.0, 1.9), member("b", None, 1.005), member("c", 1.0, 1.0, 1.905)):
         portfolio.offer(each)
     assert {case: c.id for case, c in portfolio.finalists().items()} == {"a": "a", "b": "b", "c": "c"}
     assert {case: c.id for case, c in portfolio.finalists(2).items()} == {"a": "a", "b": "b", "c": "a"}
     assert {case: c.id for case, c in portfolio.finalists(1).items()} == {"a": "a", "b": "a", "c": "a"}
+
+
+def test_no_case_loses_much_to_the_number_of_finalists() -> None:
+    """Eleven rows with eight leaders: six finalists cost one of them 5 %."""
+    portfolio = Portfolio(CASES)
+    for each in (member("a", 2.0, 1.0, 1.9), member("b", None, 3.0), member("c", 1.0, 1.0, 2.0)):
+        portfolio.offer(each)
+    assert {case: c.id for case, c in portfolio.finalists(1).items()} == {"a": "a", "b": "b", "c": "c"}
 
 
 def test_a_struck_candidate_is_followed_by_the_best_of_the_others_and_never_returns() -> None:

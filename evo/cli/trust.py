@@ -36,7 +36,7 @@ def certify(
 ) -> None:
     """Measure a candidate anew in several processes, and write a certificate of its numbers.
 
-    Of the folder of a run's winners, each is measured on the cases that it won.
+    Of the folder of a run's winners, each is measured on the cases that it won, all in the same sessions.
     """
     winners = Path(identity).is_dir()
     place = out if winners else out and out.parent
@@ -64,7 +64,7 @@ def certify(
 
 
 def _certify_winners(order: Order, folder: Path, quiet: bool, as_json: bool) -> None:
-    """Every certificate is written as soon as there is one."""
+    """What could be certified is written, whatever became of the others."""
     from evo import app
     from evo.certificate import Certificate
     from evo.cli import output

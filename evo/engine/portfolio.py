@@ -10,7 +10,8 @@ from evo.engine.population import Member
 from evo.engine.result import Best
 from evo.records import Candidate
 
-FINALISTS = 6  # distinct candidates that are measured again
+FINALISTS = 6  # distinct candidates that are measured again, and more while a case would lose more than `LOSS`
+LOSS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,11 @@ class Portfolio:
         return {case: _best(member, case) for case, member in self.members().items()}
 
     def finalists(self, limit: int = FINALISTS) -> dict[str, Candidate]:
-        """By case the candidate to measure again, `limit` distinct ones at most.
+        """By case the candidate to measure again, about `limit` distinct ones.
 
         Where there are more leaders than that, those are kept that together hold up the product of ratios best, one
-        after another; a case whose leader is left out goes to the best of the kept ones that covers it.
+        after another; a case whose leader is left out goes to the best of the kept ones that covers it, unless it would
+        lose more than `LOSS` by that: then its leader is kept too.
         """
         leaders = self.members()
         pool = {member.candidate.id: member for member in leaders.values()}
@@ -76,6 +78,10 @@ class Portfolio:
         while pool and len(kept) < limit:
             best = max(pool, key=lambda key: _worth([*kept, pool[key]], leaders))
             kept.append(pool.pop(best))
+        for case, leader in leaders.items():
+            held = max((member.ratios[case] for member in kept if case in member.ratios), default=0.0)
+            if held < (1 - LOSS) * leader.ratios[case]:
+                kept.append(leader)
         finalists: dict[str, Candidate] = {}
         for case in leaders:
             covering = [member for member in kept if case in member.ratios]

@@ -47,7 +47,7 @@ class Search:
 
     Args:
         seeds: the operator's genomes; each is asked for with its defaults, and its species keeps a niche.
-        elites: candidates of earlier runs, asked for after the seeds.
+        elites: candidates of earlier runs, asked for before the seeds: a short run ends no worse than the last one.
         known: status by id of the candidates of earlier runs; they are not proposed again, save elites and those in
             `BLAMELESS`.
         mutators: arms of the bandit, at first by `WEIGHTS` by name; 1 for one that is not listed there.
@@ -316,6 +316,9 @@ class Search:
         self._seen.update(_short(proposal.candidate.id) for proposal in self.open())
 
     def _enqueue_given(self, seeds: Sequence[Genome], elites: Iterable[Candidate]) -> None:
+        for number, elite in enumerate(elites):
+            island = number % len(self.islands.populations)
+            self._enqueue(Draft(elite.source, elite.suffix, elite.values), Author("archive"), island)
         for genome in seeds:
             genome.contract(self.problem.operator)
             if self.problem.legal(genome, genome.defaults()):  # other genes of it may cover what its defaults do not
@@ -323,9 +326,6 @@ class Search:
             member = Member(self.problem.candidate(genome, {}), genome)
             for population in self.islands.populations:
                 population.add(member)
-        for number, elite in enumerate(elites):
-            island = number % len(self.islands.populations)
-            self._enqueue(Draft(elite.source, elite.suffix, elite.values), Author("archive"), island)
 
     def _enqueue(self, draft: Draft, author: Author, island: int | None) -> None:
         """Queues a draft, unless it is known or cannot be read (an elite whose genome an older evo wrote)."""

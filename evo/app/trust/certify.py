@@ -57,15 +57,11 @@ def certify(order: Order, say: Say = lambda message: None) -> Certificate:
 
     What is from the archive is filed there, with purpose `certify`, whatever becomes of it.
     """
-    if order.sessions < LEAST_SESSIONS or order.pairs < LEAST_PAIRS:
-        raise UsageError(
-            f"{count(order.sessions, 'session')} of {count(order.pairs, 'pair')}: too few for a certificate",
-            fix=f"at least {LEAST_SESSIONS} sessions of {LEAST_PAIRS} pairs",
-        )
+    expect_enough(order)
     plugins = Plugins.load()
     with ExitStack() as stack:
         genome, values, archive, candidate = _subject(order, stack)
-        target = candidate.target if candidate else _target(genome, order.target)
+        target = candidate.target if candidate else target_of(genome, order.target)
         here = stack.enter_context(stand(plugins, genome.operator, target, order.cases, order.protocol))
         if not here.timed:
             raise UsageError("--case names only small check cases, of which none is timed", fix="name a timed case")
@@ -74,27 +70,27 @@ def certify(order: Order, say: Say = lambda message: None) -> Certificate:
         )
         calibration = here.calibrate(say)
         run, began = ids.new_id(), time.time()
-        evaluation = measured(here, calibration.yardsticks, candidate, order.sessions, order.pairs, say, run)
+        members = dict.fromkeys(here.timed, candidate)
+        (evaluation,) = measured(here, calibration.yardsticks, members, order.sessions, order.pairs, say, run)
         if archive is not None:
             _file(archive, here, order, evaluation, began)
-        _expect_success(evaluation)
+        expect_success(evaluation)
         terms = Terms(order.command(), order.sessions, order.pairs, order.sanitizer)
         return make_certificate(here, terms, candidate, calibration, evaluation)
 
 
 def measured(
-    here: Stand, yardsticks: Mapping[str, str], candidate: Candidate, sessions: int, pairs: int, say: Say, run: str = ""
-) -> Evaluation:
-    """The candidate on all timed cases of the stand, every session in a fresh process."""
+    here: Stand, yardsticks: Mapping[str, str], members: Mapping[str, Candidate], sessions: int, pairs: int, say: Say,
+    run: str = "",
+) -> list[Evaluation]:  # fmt: skip
+    """Each candidate on the cases that name it, every session in a fresh process."""
     say(f"{sessions} sessions of {pairs} pairs")
     evaluator = Evaluator(
         here.executor, here.operator, here.target, here.cases, yardsticks, run=run, protocol=here.protocol
     )
-    members = dict.fromkeys(here.timed, candidate)
-    (evaluation,) = asyncio.run(
+    return asyncio.run(
         measure(evaluator, members, Purpose.CERTIFY, pairs, lambda done: done >= sessions, of_sessions(say, sessions))
     )
-    return evaluation
 
 
 # --- the subject
@@ -120,11 +116,19 @@ def _subject(order: Order, stack: ExitStack) -> tuple[Genome, Mapping[str, str],
     return Genome.parse(candidate.source, candidate.suffix), {}, archive, candidate
 
 
-def _target(genome: Genome, target: str) -> str:
+def expect_enough(order: Order) -> None:
+    if order.sessions < LEAST_SESSIONS or order.pairs < LEAST_PAIRS:
+        raise UsageError(
+            f"{count(order.sessions, 'session')} of {count(order.pairs, 'pair')}: too few for a certificate",
+            fix=f"at least {LEAST_SESSIONS} sessions of {LEAST_PAIRS} pairs",
+        )
+
+
+def target_of(genome: Genome, target: str) -> str:
     return "cpu" if target == "auto" and genome.suffix == ".cpp" else target
 
 
-def _expect_success(evaluation: Evaluation) -> None:
+def expect_success(evaluation: Evaluation) -> None:
     if evaluation.status is not Status.OK:
         diagnosis = evaluation.diagnosis
         where = f" in {diagnosis.case}" if diagnosis and diagnosis.case else ""

@@ -9,11 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from evo.app.single import read_genome
+from evo.app.stand import select_cases, stand
 from evo.app.telling import Say
-from evo.app.trust.certify import Order, certify
+from evo.app.trust.certificates import Terms, make_certificate
+from evo.app.trust.certify import Order, expect_enough, expect_success, measured, target_of
 from evo.app.winners import PORTFOLIO
 from evo.certificate import Certificate
 from evo.errors import RunError, UsageError
+from evo.genome import make_candidate
+from evo.plugins.manager import Plugins
 
 
 def portfolio(folder: Path, patterns: tuple[str, ...] = ()) -> dict[Path, tuple[str, ...]]:
@@ -41,18 +45,38 @@ def portfolio(folder: Path, patterns: tuple[str, ...] = ()) -> dict[Path, tuple[
 
 
 def certify_portfolio(order: Order, say: Say = lambda message: None) -> Iterator[tuple[Path, Certificate | RunError]]:
-    """Each winner's certificate as soon as there is one, or why it failed: the others are certified all the same.
+    """Each winner's certificate, or why there is none: the others are certified all the same.
 
-    Raises `UsageError` as `portfolio` and `certify` do.
+    All are measured in the same sessions, as a run's finals are, beside yardsticks that are chosen once. Raises
+    `UsageError` as `portfolio` and `certify` do.
     """
     if order.genes:
         raise UsageError("winners have their genes in their files", fix="leave --gene out, or name one genome file")
+    expect_enough(order)
     held = portfolio(Path(order.identity), order.cases)
-    for path in held:
-        read_genome(path)  # a file that cannot be used is told before the first of them is measured
-    for path, cases in held.items():
-        say(f"{path.name}, on {', '.join(cases)}")
-        try:
-            yield path, certify(replace(order, identity=str(path), cases=cases), say)
-        except RunError as error:
-            yield path, error
+    genomes = {path: read_genome(path) for path in held}
+    first = next(iter(genomes.values()))
+    if other := next((path for path, genome in genomes.items() if genome.operator != first.operator), None):
+        raise UsageError(
+            f"{other.name} is for operator {genomes[other].operator!r}, not {first.operator!r} as those before it",
+            fix="keep the winners of one run in a folder",
+        )
+    asked = [case for cases in held.values() for case in cases]
+    with stand(Plugins.load(), first.operator, target_of(first, order.target), asked, order.protocol) as here:
+        names = here.operator.name, here.target.name
+        candidates = {path: make_candidate(*names, genome, {}) for path, genome in genomes.items()}
+        members = {case: candidates[path] for path, cases in held.items() for case in cases}
+        calibration = here.calibrate(say)
+        found = measured(here, calibration.yardsticks, members, order.sessions, order.pairs, say)
+        by_candidate = {evaluation.candidate: evaluation for evaluation in found}
+        for path, cases in held.items():
+            evaluation = by_candidate[candidates[path].id]
+            own = replace(here, cases=select_cases(here.operator, here.target.name, cases))
+            alone = replace(order, identity=str(path), cases=cases)
+            terms = Terms(alone.command(), order.sessions, order.pairs, order.sanitizer)
+            try:
+                expect_success(evaluation)
+            except RunError as error:
+                yield path, error
+            else:
+                yield path, make_certificate(own, terms, candidates[path], calibration, evaluation)

@@ -100,7 +100,8 @@ def _measure(certificate: Certificate, here: Stand, say: Say) -> tuple[ReplayedC
     candidate = Candidate(
         mine.id, certificate.operator, certificate.target, mine.species, mine.suffix, mine.source, mine.values
     )
-    evaluation = measured(here, yardsticks, candidate, certificate.sessions, certificate.pairs, say)
+    members = dict.fromkeys(here.timed, candidate)
+    (evaluation,) = measured(here, yardsticks, members, certificate.sessions, certificate.pairs, say)
     return _rows(certificate, here, candidate, evaluation, missing)
 
 

@@ -31,7 +31,9 @@ ADDING   = "where(has_residual, 4 + 4 * itemsize_residual // itemsize_x, 4)"   #
 SCALING  = "where(VECTOR == 4, 6 + 2 * has_bias, 4)"    # and after: the compiler has some fp32 weights loaded ahead
 KEPT     = "max(1, min(ACCESSES, KEEP // max(ADDING, SCALING)))"
 FLOATS   = "where(FORM == 'packed' and not has_residual, 4, VECTOR)"
-BUDGET   = "40 + max(FLOATS, ADDING) * KEPT * ROWS + where(WEIGHT == 'held', VECTOR * KEPT, 8) + 4 * has_bias"
+WHOLE    = "ROWS == 1 and KEPT == ACCESSES"
+LEAN     = "WHOLE and FLOATS < VECTOR and WEIGHT == 'late' and H == 1 and not has_bias"   # a packed row and little else
+BUDGET   = "where(LEAN, 16, 48) + max(FLOATS, ADDING) * KEPT * ROWS + where(WEIGHT == 'held', VECTOR * KEPT - 8, 0) + 4 * has_bias"
 TILES    = "ceildiv(M, ROWS)"
 
 [constraints]
