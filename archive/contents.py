@@ -6,15 +6,16 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from evo import codec
-from evo.archive.rows import source_hash, unpack_text
+from evo.archive.rows import source_hash, unpack_text, word
 from evo.genome.identity import name_of
-from evo.records import Kernel
+from evo.records import Kernel, Purpose, State, Status
 
 _BLOCK = 500
 _CASES = (
@@ -69,6 +70,10 @@ def _evaluation(_: str, diagnosis: str | None, seconds: str) -> bool:
     return _diagnosis(diagnosis) and isinstance(json.loads(seconds), dict)
 
 
+def _words(*kinds: type[StrEnum]) -> Callable[..., bool]:
+    return lambda _, *written: all(word(kind, each) for kind, each in zip(kinds, written, strict=True))
+
+
 def _diagnosis(diagnosis: str | None) -> bool:
     return diagnosis is None or isinstance(json.loads(diagnosis)["message"], str)
 
@@ -87,6 +92,11 @@ _TESTS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "an evaluation with an unreadable diagnosis": (
         "SELECT id, diagnosis_json, seconds_json FROM evaluation", _evaluation,
     ),
+    "a proposal in a state that this evo does not know": ("SELECT id, state FROM proposal", _words(State)),
+    "an evaluation with words that this evo does not know": (
+        "SELECT id, purpose, status FROM evaluation", _words(Purpose, Status),
+    ),
+    "a case with a status that this evo does not know": ("SELECT evaluation, status FROM case_result", _words(Status)),
 }  # fmt: skip
 
 

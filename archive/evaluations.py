@@ -23,6 +23,7 @@ from evo.archive.rows import (
     pack_samples,
     score,
     unpack_diagnosis,
+    word,
 )  # fmt: skip
 from evo.archive.tables import BUILD, CASE_RESULT, EVALUATION, EVALUATION_BUILD, SAMPLE, insert_new
 from evo.errors import ArchiveError
@@ -138,8 +139,8 @@ def assemble(connection: Connection, rows: Sequence[Any]) -> list[Evaluation]:
     cases = _load_cases(connection, ids)
     return [
         Evaluation(
-            id=row["id"], run=row["run"], candidate=row["candidate"], purpose=Purpose(row["purpose"]),
-            yardstick=row["yardstick"], device=row["device"], status=Status(row["status"]),
+            id=row["id"], run=row["run"], candidate=row["candidate"], purpose=word(Purpose, row["purpose"]),
+            yardstick=row["yardstick"], device=row["device"], status=word(Status, row["status"]),
             diagnosis=unpack_diagnosis(row["diagnosis_json"]), builds=tuple(builds[row["id"]]),
             cases=tuple(cases[row["id"]]), seconds=json.loads(row["seconds_json"]), duplicate_of=row["duplicate_of"],
         )

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from evo.archive.pitfalls import normalised
 from evo.archive.prefixes import find_one
+from evo.archive.rows import word
 from evo.archive.store import Archive
 from evo.errors import UnknownNameError
 from evo.records import Status
@@ -66,7 +67,7 @@ def failures(
             newest[key] = max(newest.get(key, ("", "")), (name, message))
     groups = [
         FailureGroup(
-            Status(key[0]), key[1], key[2], found.total(), key[3], key[4], tuple(found.most_common()), *newest[key]
+            word(Status, key[0]), *key[1:3], found.total(), *key[3:], tuple(found.most_common()), *newest[key]
         )
         for key, found in counts.items()
     ]

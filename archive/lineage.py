@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, text
 
 from evo.archive.prefixes import Match, find_one
+from evo.archive.rows import word
 from evo.archive.store import Archive
 from evo.archive.views import LineageNode
 from evo.records import STRENGTH, Author, Purpose, Status, Value
@@ -167,10 +168,10 @@ def _node(
         ]
     return LineageNode(
         candidate=name, parents=tuple(one.parents), species=one.species, score=one.score,
-        status=Status(one.evaluation.status) if one.evaluation else "", depth=depth, author=one.author,
+        status=word(Status, one.evaluation.status) if one.evaluation else "", depth=depth, author=one.author,
         gain=min((each for each in gains if each is not None), default=None),
         changes=tuple(_changes(one, known[0])) if known else (),
-        purpose=Purpose(one.evaluation.purpose) if one.evaluation else "",
+        purpose=word(Purpose, one.evaluation.purpose) if one.evaluation else "",
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from evo.archive import evaluations, proposals, runs
 from evo.archive.lineage import candidate_of
 from evo.archive.prefixes import Match, find_one
 from evo.archive.ranking import Board, Place, boards, case_names, newest, ok_cases, places, timed
-from evo.archive.rows import real
+from evo.archive.rows import real, word
 from evo.archive.store import Archive
 from evo.archive.tables import CANDIDATE
 from evo.archive.views import BoardCount, PromptUse, Shown, TopRow
@@ -138,6 +138,6 @@ def _top_row(place: Place, genes: RowMapping, best: RowMapping) -> TopRow:
         candidate=place.candidate, species=genes["species"], operator=board.operator, target=board.target,
         values=json.loads(genes["values_json"]), score=place.score, covered=place.covered, case=best["case_name"],
         ratio=best["ratio"], low=real(best["low"]), high=real(best["high"]), time_us=real(best["time_us"]),
-        protocol=best["protocol"], yardstick=board.yardstick, purpose=Purpose(place.purpose),
+        protocol=best["protocol"], yardstick=board.yardstick, purpose=word(Purpose, place.purpose),
         evaluator=board.evaluator, run=place.run, evaluation=place.id, evaluated_s=place.filed_s,
     )  # fmt: skip

@@ -13,13 +13,15 @@ import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import fields
+from enum import StrEnum
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
 
 from evo import codec
 from evo.archive.views import ProposalView, RunRecord
+from evo.errors import ArchiveError
 from evo.genome import machine_set
 from evo.ids import digest
 from evo.records import (
@@ -39,6 +41,18 @@ from evo.records import (
 
 Row = dict[str, Any]  # column name to value, as a Core insert takes it
 Stored = RowMapping  # a row that was read
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def word(kind: type[Word], written: str) -> Word:
+    """One of a closed set of words. Raises `ArchiveError` for another: no evo that was released wrote it."""
+    try:
+        return kind(written)
+    except ValueError:
+        raise ArchiveError(
+            f"the archive holds the {kind.__name__.lower()} {written!r}, which this evo does not know",
+            fix="`evo archive check` lists such rows",
+        ) from None
 
 
 def pack_json(data: object) -> str:
@@ -121,7 +135,7 @@ def proposal_view(row: Stored, candidate: Candidate, parents: tuple[str, ...]) -
     author = Author(row["author"], row["model"])
     proposal = Proposal(row["id"], row["run"], candidate, parents, author, row["note"])
     return ProposalView(
-        proposal, State(row["state"]), row["created_s"], row["lease_until_s"], row["duplicate_of"] or ""
+        proposal, word(State, row["state"]), row["created_s"], row["lease_until_s"], row["duplicate_of"] or ""
     )
 
 
@@ -140,7 +154,7 @@ def build_row(build: Build) -> Row:
 def build_record(row: Stored) -> Build:
     kernels: tuple[Kernel, ...] = codec.loads(tuple[Kernel, ...], zlib.decompress(row["kernels"]))
     return Build(
-        key=row["key"], status=Status(row["status"]), toolchain=row["toolchain"], seconds=row["seconds"],
+        key=row["key"], status=word(Status, row["status"]), toolchain=row["toolchain"], seconds=row["seconds"],
         diagnosis=unpack_diagnosis(row["diagnosis_json"]), blob=row["blob"], code_hash=row["code_hash"],
         kernels=kernels, log=unpack_text(row["log"]),
     )  # fmt: skip
@@ -176,7 +190,7 @@ def case_row(result: CaseResult, *, evaluation: str, position: int, board: str) 
 
 def case_record(row: Stored, samples: bytes) -> CaseResult:
     return CaseResult(
-        case=row["case_name"], status=Status(row["status"]), deviation=_deviation(row),
+        case=row["case_name"], status=word(Status, row["status"]), deviation=_deviation(row),
         timing=_timing(row, samples), diagnosis=unpack_diagnosis(row["diagnosis_json"]), machine_id=row["machine_id"],
     )  # fmt: skip
 
@@ -227,7 +241,7 @@ def unpack_diagnosis(data: str | None) -> Diagnosis | None:
     if data is None:
         return None
     found = json.loads(data)
-    return Diagnosis(Stage(found["stage"]), found["message"], found["case"], found["detail"])
+    return Diagnosis(word(Stage, found["stage"]), found["message"], found["case"], found["detail"])
 
 
 def score(results: Iterable[CaseResult]) -> tuple[float | None, int]:

@@ -19,7 +19,7 @@ from evo.target import Machine, Rejected
 
 DRIFT = 0.02  # of the clock, between two samples of one side: beyond it the quad is void, and another takes its place
 VOID_SHARE = 0.5  # of all quads; with more the timing is unstable
-VOID_LEAST = 3  # so many void quads before a share means anything
+VOID_LEAST = 8  # so many void quads before a share means anything: at a power limit three come in a row
 SETTLED = 0.0025  # two looks that differ by less agree
 WARM_UP_S, SETTLE_S = 0.3, 2.0  # a process' first timing warms up at least, and any settles at most, so long
 

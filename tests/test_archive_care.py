@@ -89,6 +89,9 @@ def test_a_candidate_whose_file_says_its_defaults_is_what_its_id_says(archive: A
         ("UPDATE evaluation SET duplicate_of = 'nobody'", "a duplicate of a candidate that is not there"),
         ("DELETE FROM run", "a row that refers to one that is not there"),
         ("UPDATE evaluation SET proposal = NULL", "a proposal that is done without an evaluation"),
+        ("UPDATE proposal SET state = 'leased'", "a proposal in a state that this evo does not know"),
+        ("UPDATE evaluation SET purpose = 'fun'", "an evaluation with words that this evo does not know"),
+        ("UPDATE case_result SET status = 'fast'; UPDATE evaluation SET score = NULL", "a case with a status that this evo does not know"),
     ],
 )
 def test_check_names_what_is_damaged(archive: Archive, damage: str, what: str) -> None:
@@ -101,7 +104,7 @@ def test_check_names_what_is_damaged(archive: Archive, damage: str, what: str) -
     archive.file(dataclasses.replace(evaluation("a", case), builds=(build,)), made.id)
     assert problems(archive) == {}
     vandal = sqlite3.connect(archive.path)
-    vandal.execute(damage)
+    vandal.executescript(damage)
     vandal.commit()
     vandal.close()
     found = problems(archive)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from evo.archive import Archive, RunRecord, migrations, top
 from evo.archive.migrations import Migration
+from evo.archive.proposals import load_proposals
 from evo.errors import ArchiveError
 from evo.ids import digest
 from evo.records import Candidate, Evaluation, Proposal, Purpose, State, Status
@@ -279,3 +280,14 @@ def test_a_failed_write_undoes_its_batch_even_if_the_error_is_swallowed(path: Pa
         with pytest.raises(ArchiveError, match="whole batch was undone"):
             swallowing_batch(archive)
         assert archive.open_proposals("run-1") == []
+
+
+def test_words_of_no_released_version_are_named(path: Path, other: sqlite3.Connection) -> None:
+    """A development version once wrote the state `leased`: reading such a proposal was a traceback."""
+    with Archive.open(str(path)) as archive:
+        archive.propose(proposal("a"))
+    other.execute("UPDATE proposal SET state = 'leased'")
+    with Archive.open(str(path)) as archive, archive.reading() as connection:
+        with pytest.raises(ArchiveError, match="holds the state 'leased'") as caught:
+            load_proposals(connection, "run", RUN.id)
+    assert "evo archive check" in caught.value.fix
