@@ -67,9 +67,10 @@ def failures(
             newest[key] = max(newest.get(key, ("", "")), (name, message))
     groups = [
         FailureGroup(
-            word(Status, key[0]), *key[1:3], found.total(), *key[3:], tuple(found.most_common()), *newest[key]
+            word(Status, verdict), stage, diagnosis, found.total(), of, place, tuple(found.most_common()), *newest[key]
         )
         for key, found in counts.items()
+        for verdict, stage, diagnosis, of, place in (key,)
     ]
     return sorted(groups, key=lambda group: (-group.evaluations, group.example))[:limit]
 

@@ -91,7 +91,10 @@ def test_a_candidate_whose_file_says_its_defaults_is_what_its_id_says(archive: A
         ("UPDATE evaluation SET proposal = NULL", "a proposal that is done without an evaluation"),
         ("UPDATE proposal SET state = 'leased'", "a proposal in a state that this evo does not know"),
         ("UPDATE evaluation SET purpose = 'fun'", "an evaluation with words that this evo does not know"),
-        ("UPDATE case_result SET status = 'fast'; UPDATE evaluation SET score = NULL", "a case with a status that this evo does not know"),
+        (
+            "UPDATE case_result SET status = 'fast'; UPDATE evaluation SET score = NULL",
+            "a case with a status that this evo does not know",
+        ),
     ],
 )
 def test_check_names_what_is_damaged(archive: Archive, damage: str, what: str) -> None:
