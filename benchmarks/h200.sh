@@ -5,16 +5,18 @@
 #     benchmarks/h200.sh memory OUT    what an archive is worth to the next search
 #     benchmarks/h200.sh numerics OUT  FlashKDA's published tests, by the best kernel of each class of numerics
 #     benchmarks/h200.sh kda OUT       searched from what is archived; its winners certified under `flashkda`
-#     benchmarks/h200.sh forward OUT   RMSNorm, the same under `triton`
-#     benchmarks/h200.sh backward OUT  and its backward
+#     benchmarks/h200.sh libraries OUT KDA beside the libraries that are installed
+#     benchmarks/h200.sh forward OUT   RMSNorm in bf16, as kda but under `triton`; forward-types: in fp16 and fp32
+#     benchmarks/h200.sh backward OUT  its backward; backward-types
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
-# interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates may.
+# interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates
+# may, of PAIRS a session.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${EVO_PYTHON:-python3} TARGET=${TARGET:-sm_90} PART=${1:?which part} OUT=${2:?where to}
-MINUTES=${MINUTES:-2} CERTIFY_S=${CERTIFY_S:-330}
+MINUTES=${MINUTES:-2} CERTIFY_S=${CERTIFY_S:-330} PAIRS=${PAIRS:-8}
 RESULTS=docs/results
 export PYTHONUNBUFFERED=1
 mkdir -p "$OUT"
@@ -38,33 +40,33 @@ part_trust() {
     step 200 gpu-alone-tests "$PYTHON" -m pytest -m "gpu and alone" tests/gpu -q -p no:cacheprovider -p no:benchmark
 }
 
-part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200; }
-part_forward() {
-    search_and_certify forward rmsnorm triton 2026-11-30-rmsnorm-forward-h200 2026-12-01-rmsnorm-proposals-h200
-}
-part_backward() { search_and_certify backward rmsnorm_backward triton 2026-12-01-rmsnorm-proposals-h200; }
+FORWARD=2026-12-01-rmsnorm-forward-h200 BACKWARD=2026-12-01-rmsnorm-proposals-h200
+TYPES=(--cases 'fp16-*' --cases 'fp32-*')
 
-search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS...: from what is archived, by the quicker `rotation`
-    local name=$1 operator=$2 protocol=$3 archive=$OUT/$1.db
-    together "$archive" "${@:4}"
-    step 60 "$name-pending" "$PYTHON" -m evo evaluate --pending --target "$TARGET" \
-        --archive "$archive" --quiet
+part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200; }
+part_forward() { search_and_certify forward rmsnorm triton $FORWARD; }
+part_backward() { search_and_certify backward rmsnorm_backward triton $BACKWARD; }
+part_forward-types() { search_and_certify forward-types rmsnorm triton $FORWARD "${TYPES[@]}"; }
+part_backward-types() { search_and_certify backward-types rmsnorm_backward triton $BACKWARD "${TYPES[@]}"; }
+
+search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS OPTIONS...: from what is archived, by the quicker `rotation`
+    local name=$1 operator=$2 protocol=$3 results=$4 archive=$OUT/$1.db
+    xz -dc "$RESULTS/$results/evo.db.xz" > "$archive"
+    "$PYTHON" -m evo archive upgrade --archive "$archive"
+    step 60 "$name-pending" "$PYTHON" -m evo evaluate --pending --target "$TARGET" --archive "$archive" --quiet
     step $((MINUTES * 60 + 90)) "$name-run" "$PYTHON" -m evo run --operator "$operator" --target "$TARGET" \
-        --budget minutes="$MINUTES" --archive "$archive" --quiet
+        --budget minutes="$MINUTES" --archive "$archive" --quiet "${@:5}"
     pack "$name"
     mv "$OUT"/evo-winners/*/ "$OUT/$name-winners"  # lay beside the archive
     step "$CERTIFY_S" "$name-certify" "$PYTHON" -m evo certify "$OUT/$name-winners" --target "$TARGET" \
-        --protocol "$protocol" --sessions 3 --pairs 8 --out "$OUT" --quiet
+        --protocol "$protocol" --sessions 3 --pairs "$PAIRS" --out "$OUT" --quiet
 }
 
-together() {  # ARCHIVE RESULTS...: one archive of what was published, whatever version of evo wrote it
-    local archive=$1 part
-    for part in "${@:2}"; do
-        xz -dc "$RESULTS/$part/evo.db.xz" > "$archive.part"
-        "$PYTHON" -m evo archive upgrade --archive "$archive.part"
-        if [ -e "$archive" ]; then "$PYTHON" -m evo archive merge "$archive.part" --archive "$archive"
-        else cp "$archive.part" "$archive"; fi
-        rm -f "$archive".part*
+part_libraries() {
+    local library
+    for library in fla cudnn cudnn-precast flash_kda; do
+        step 60 "$library" "$PYTHON" -m evo bench operators/kda/seeds/solver.cu --target "$TARGET" --against "$library" \
+            --protocol flashkda --case h96-fixed --case h64-mixed --case h12-fixed-8k --quiet
     done
 }
 
@@ -79,5 +81,5 @@ part_numerics() {
 }
 
 nvidia-smi > "$OUT/nvidia-smi.txt" 2>&1 || true
-declare -F "part_$PART" > /dev/null || { echo "no part $PART: trust, memory, numerics, kda, forward, backward"; exit 2; }
+declare -F "part_$PART" > /dev/null || { echo "no part $PART: see the head of $0"; exit 2; }
 "part_$PART"

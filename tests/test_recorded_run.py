@@ -17,10 +17,19 @@ from typer.testing import CliRunner
 
 from evo.cli.root import app
 from evo.mutators.agents import prompts
+from evo.operators.rmsnorm import RmsNorm
 
 RECORD = Path(__file__).parent / "data" / "recorded"
 RESULT: dict[str, Any] = json.loads((RECORD / "result.json").read_text("utf-8"))
 AGAIN = "make the record again: python tests/data/recorded/record.py (tests/data/recorded/README.md says when)"
+
+
+@pytest.fixture(autouse=True)
+def _texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the prompts of the record were made from: who rewords a manual need not make the record again."""
+    notes = (RECORD / "texts" / "notes.md").read_text("utf-8")
+    monkeypatch.setattr(prompts, "TEMPLATES", RECORD / "texts" / "templates")
+    monkeypatch.setattr(RmsNorm, "notes", lambda self: notes)
 
 
 @pytest.fixture

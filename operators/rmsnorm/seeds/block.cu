@@ -10,7 +10,7 @@ ROWS     = [1, 2, 4]                       # rows that a CTA has in flight
 KEEP     = [32, 64, 16, 8, 128]            # registers of a row that a thread keeps; what is beyond is read twice
 CTAS     = [3, 1, 2, 4, 6, 8, 12, 16]      # per SM: what registers are allotted for, and a persistent grid's size
 SCHEDULE = ["oneshot", "persistent"]
-WEIGHT   = ["late", "held"]                # loaded after the reduction, or before the first row and held
+WEIGHT   = ["late", "held", "ahead"]       # after the reduction; before the first row, and held; or an access early
 FORM     = ["packed", "unpacked"]          # how a row is kept
 RSQRT    = ["approx", "newton", "exact"]
 LOAD     = [
@@ -32,8 +32,9 @@ SCALING  = "where(VECTOR == 4, 6 + 2 * has_bias, 4)"    # and after: the compile
 KEPT     = "max(1, min(ACCESSES, KEEP // max(ADDING, SCALING)))"
 FLOATS   = "where(FORM == 'packed' and not has_residual, 4, VECTOR)"
 WHOLE    = "ROWS == 1 and KEPT == ACCESSES"
-LEAN     = "WHOLE and FLOATS < VECTOR and WEIGHT == 'late' and H == 1 and not has_bias"   # a packed row and little else
-BUDGET   = "where(LEAN, 16, 48) + max(FLOATS, ADDING) * KEPT * ROWS + where(WEIGHT == 'held', VECTOR * KEPT - 8, 0) + 4 * has_bias"
+LEAN     = "WHOLE and FLOATS < VECTOR and WEIGHT != 'held' and H == 1 and not has_bias"   # a packed row and little else
+WEIGHING = "where(WEIGHT == 'held', VECTOR * KEPT - 8, where(WEIGHT == 'ahead', VECTOR, 0))"
+BUDGET   = "where(LEAN, 16, 48) + max(FLOATS, ADDING) * KEPT * ROWS + WEIGHING + 4 * has_bias"
 TILES    = "ceildiv(M, ROWS)"
 
 [constraints]
@@ -72,6 +73,7 @@ constexpr int FIT = KEEP / SHARE > 0 ? KEEP / SHARE : 1;
 constexpr int KEPT = ACCESSES < FIT ? ACCESSES : FIT;             // of these, kept in registers
 constexpr bool EVEN = VECTORS % THREADS == 0;
 constexpr bool HELD = WEIGHT_INDEX == 1;
+constexpr bool AHEAD = WEIGHT_INDEX == 2;                         // its way from the L2 is hidden by the access before
 constexpr bool UNPACK_ANEW = FORM_INDEX == 0 && sizeof(Kept) == 2;
 
 // The rows that a CTA has at a time, from number `first` on; all pointers are to the first one.
@@ -205,11 +207,16 @@ EVO_DEVICE void finish(const Piece& piece, float root, const float (&factors)[SI
 }
 
 EVO_DEVICE void write(Piece (&pieces)[ROWS][KEPT], const float (&roots)[ROWS], float (&held)[KEPT][SIZE],
-                      const Affine& affine, const Tile& tile, unsigned same) {
+                      float (&ahead)[SIZE], const Affine& affine, const Tile& tile, unsigned same) {
 #pragma unroll
     for (int a = 0; a < KEPT; ++a) {
         if (!Tile::inside(a)) continue;
         float factors[SIZE], offsets[SIZE];
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int i = 0; i < SIZE; ++i) factors[i] = ahead[i];
+            if (a + 1 < KEPT && Tile::inside(a + 1)) load_factors(ahead, affine.weight, a + 1);
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if constexpr (UNPACK_ANEW) {
@@ -218,7 +225,7 @@ EVO_DEVICE void write(Piece (&pieces)[ROWS][KEPT], const float (&roots)[ROWS], f
             }
             if (r >= tile.count) continue;
             const Affine own = affine.of(tile.first + r);
-            if (!HELD && (r == 0 || DIM_H > 1)) load_factors(factors, own.weight, a);
+            if (!HELD && !AHEAD && (r == 0 || DIM_H > 1)) load_factors(factors, own.weight, a);
             if (HAS_bias && (r == 0 || DIM_H > 1)) load_factors(offsets, own.bias, a);
             finish(pieces[r][a], roots[r], HELD ? held[a] : factors, offsets, tile, r, a);
         }
@@ -261,9 +268,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS)
         const long long skip = first * DIM_N;
         const Tile tile = {x + skip, residual + skip, y + skip, residual_out + skip, rstd + first, first, count};
         Piece pieces[ROWS][KEPT];
-        float roots[ROWS];
+        float roots[ROWS], ahead[SIZE];
         read(pieces, tile);
+        if (AHEAD && Tile::inside(0)) load_factors(ahead, weight, 0);
         reduce(roots, pieces, tile, partial[turn], eps);
-        write(pieces, roots, held, affine, tile, same);
+        write(pieces, roots, held, ahead, affine, tile, same);
     }
 }

@@ -1,7 +1,7 @@
 """Makes the recorded run again, from the kept answers: `python tests/data/recorded/record.py`, some minutes on the CPU.
 
-Needed after a deliberate change of what a run decides or of what its prompts say. It replaces `evo.db.xz` and
-`result.json`; commit both. The times in it are those of the machine that it ran on.
+Needed after a deliberate change of what a run decides or of how its prompts are put together. It replaces `evo.db.xz`,
+`result.json` and `texts`; commit all. The times in it are those of the machine that it ran on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import json
 import lzma
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import zlib
 from pathlib import Path
+
+from evo.mutators.agents.prompts import TEMPLATES
+from evo.operators.rmsnorm import RmsNorm
 
 HERE = Path(__file__).parent
 MODEL = "command:claude"  # a program of that name, which hands out what the model claude answered
@@ -27,6 +31,7 @@ BUDGET = "evaluations=220"
 PACKED = (
     ("exchange", "request"), ("exchange", "answer"), ("exchange", "memory"), ("source", "text"), ("build", "kernels"),
 )  # fmt: skip
+TEXTS = HERE / "texts"  # what its prompts were made from
 LOCAL = ("winner", "archive")  # paths of the machine, which are nobody else's business
 
 
@@ -44,6 +49,13 @@ def record(folder: Path) -> None:
     (HERE / "evo.db.xz").write_bytes(lzma.compress((folder / "evo.db").read_bytes(), preset=9))
     kept = {name: value for name, value in result.items() if name not in LOCAL}
     (HERE / "result.json").write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
+    keep_texts()
+
+
+def keep_texts() -> None:
+    shutil.rmtree(TEXTS, ignore_errors=True)
+    shutil.copytree(TEMPLATES, TEXTS / "templates")  # links as what they lead to
+    (TEXTS / "notes.md").write_text(RmsNorm().notes(), "utf-8")
 
 
 def spread(archive: Path) -> None:
