@@ -62,6 +62,21 @@ def test_a_certificate_that_could_not_be_written_is_refused_before_it_is_made(as
     assert evo("certify", "a1a1", "--sessions", "2").exit_code == 2
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_disk_that_is_full_costs_no_measurement(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = evo("certify", "a1a1", "--out", "/dev/full")
+    assert done.exit_code == 0
+    assert f"cannot write /dev/full: No space left on device; it is kept as {tmp_path / 'full'}" in done.stderr
+    assert json.loads((tmp_path / "full").read_text())["candidate"]["id"] == ID
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    done = evo("certify", "a1a1", "--out", "/dev/full")
+    assert (done.exit_code, "cannot write /dev/full" in done.stderr) == (1, True)
+    assert json.loads(done.stdout)["candidate"]["id"] == ID
+
+
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.HOLDS, 0), (Outcome.FAILS, 1), (Outcome.INCOMPARABLE, 3)])
 def test_the_exit_status_of_a_replay_is_its_verdict(
     monkeypatch: pytest.MonkeyPatch, outcome: Outcome, code: int

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evo.cli import options
+from evo.errors import RunError
 
 if TYPE_CHECKING:
     from evo.app import Order
@@ -53,8 +54,7 @@ def certify(
     if winners:
         return _certify_winners(order, out or Path(), quiet, as_json)
     certificate = app.certify(order, output.sayer(quiet))
-    file = out or _file_of(certificate)
-    app.write_certificate(certificate, file)
+    file = _keep(certificate, out or _file_of(certificate))
     if as_json:
         output.print_json(certificate)
     else:
@@ -72,9 +72,7 @@ def _certify_winners(order: Order, folder: Path, quiet: bool, as_json: bool) -> 
     written, failed = dict[str, Certificate](), dict[str, str]()
     for path, found in app.certify_portfolio(order, output.sayer(quiet)):
         if isinstance(found, Certificate):
-            file = folder / _file_of(found)
-            app.write_certificate(found, file)
-            written[str(file)] = found
+            written[str(_keep(found, folder / _file_of(found)))] = found
         else:
             failed[path.name] = found.what
     if as_json:
@@ -84,6 +82,27 @@ def _certify_winners(order: Order, folder: Path, quiet: bool, as_json: bool) -> 
 
         output.print_table(portfolio_report(written, failed))
     raise typer.Exit(1 if failed else 0)
+
+
+def _keep(certificate: Certificate, file: Path) -> Path:
+    """Writes it there; where that fails, where temporary files go: measuring again takes minutes."""
+    import tempfile
+
+    from evo import app
+    from evo.cli import output
+
+    try:
+        app.write_certificate(certificate, file)
+    except RunError as error:
+        spare = Path(tempfile.gettempdir()) / file.name
+        try:
+            app.write_certificate(certificate, spare)
+        except RunError:  # nowhere: then to standard output
+            output.print_json(certificate)
+            raise error from None
+        output.echo(f"{error.what}; it is kept as {spare}", err=True)
+        return spare
+    return file
 
 
 def _file_of(certificate: Certificate) -> Path:
