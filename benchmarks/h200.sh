@@ -11,7 +11,7 @@
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
 # interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates
-# may, of PAIRS a session.
+# may, of PAIRS a session, REPEATS how often memory is tried.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -71,8 +71,8 @@ part_libraries() {
 }
 
 part_memory() {
-    step 400 memory-gain "$PYTHON" benchmarks/memory_gain.py --real "$TARGET" --repeats 3 --evaluations 24 \
-        --cases bf16-32768x1024 bf16-32768x4096 --out "$OUT/memory-gain.json" --picture "$OUT/memory-gain.svg"
+    step 480 memory-gain "$PYTHON" benchmarks/memory_gain.py --real "$TARGET" --repeats "${REPEATS:-3}" --evaluations 24 \
+        --cases bf16-32768x256 bf16-32768x32768 --out "$OUT/memory-gain.json" --picture "$OUT/memory-gain.svg"
 }
 
 part_numerics() {
