@@ -350,6 +350,15 @@ def test_help_imports_nothing_heavy() -> None:
     assert python("-c", code).stdout.strip() == "[]"
 
 
+def test_a_verb_without_an_archive_imports_none() -> None:
+    heavy = ("sqlalchemy", "sqlmodel", "httpx", "jinja2", "deap")
+    code = (
+        f"import sys; from evo.app import bench, check, list_operators; print([n for n in {heavy} if n in sys.modules])"
+    )
+    assert python("-c", code).stdout.strip() == "[]"
+    assert python("-c", "from evo import app; [getattr(app, name) for name in app.__all__]").returncode == 0
+
+
 def test_version_is_the_distributions() -> None:
     from importlib import metadata
 
