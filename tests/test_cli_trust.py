@@ -69,8 +69,10 @@ def test_a_disk_that_is_full_costs_no_measurement(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = evo("certify", "a1a1", "--out", "/dev/full")
     assert done.exit_code == 0
-    assert f"cannot write /dev/full: No space left on device; it is kept as {tmp_path / 'full'}" in done.stderr
-    assert json.loads((tmp_path / "full").read_text())["candidate"]["id"] == ID
+    (kept,) = tmp_path.glob("evo-*/full")
+    assert f"cannot write /dev/full: No space left on device; it is kept as {kept}" in done.stderr
+    assert json.loads(kept.read_text())["candidate"]["id"] == ID
+    assert kept.parent.stat().st_mode & 0o077 == 0
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     done = evo("certify", "a1a1", "--out", "/dev/full")
     assert (done.exit_code, "cannot write /dev/full" in done.stderr) == (1, True)

@@ -94,10 +94,12 @@ def _keep(certificate: Certificate, file: Path) -> Path:
     try:
         app.write_certificate(certificate, file)
     except RunError as error:
-        spare = Path(tempfile.gettempdir()) / file.name
         try:
+            spare = (
+                Path(tempfile.mkdtemp(prefix="evo-")) / file.name
+            )  # a folder of its own: nobody can lay a link there
             app.write_certificate(certificate, spare)
-        except RunError:  # nowhere: then to standard output
+        except (RunError, OSError):  # nowhere: then to standard output
             output.print_json(certificate)
             raise error from None
         output.echo(f"{error.what}; it is kept as {spare}", err=True)

@@ -47,7 +47,7 @@ class Search:
 
     Args:
         seeds: the operator's genomes; each is asked for with its defaults, and its species keeps a niche.
-        elites: candidates of earlier runs, asked for before the seeds: a short run ends no worse than the last one.
+        elites: candidates of earlier runs, asked for before the seeds, so that a short run has looked at them.
         known: status by id of the candidates of earlier runs; they are not proposed again, save elites and those in
             `BLAMELESS`.
         mutators: arms of the bandit, at first by `WEIGHTS` by name; 1 for one that is not listed there.
