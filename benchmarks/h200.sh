@@ -11,12 +11,12 @@
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
 # interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates
-# may, of PAIRS a session, REPEATS how often memory is tried.
+# may, of PAIRS a session, MEMORY_S how long memory is tried.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${EVO_PYTHON:-python3} TARGET=${TARGET:-sm_90} PART=${1:?which part} OUT=${2:?where to}
-MINUTES=${MINUTES:-2} CERTIFY_S=${CERTIFY_S:-330} PAIRS=${PAIRS:-8}
+MINUTES=${MINUTES:-2} CERTIFY_S=${CERTIFY_S:-330} PAIRS=${PAIRS:-8} MEMORY_S=${MEMORY_S:-470}
 RESULTS=docs/results
 export PYTHONUNBUFFERED=1
 mkdir -p "$OUT"
@@ -53,7 +53,7 @@ search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS OPTIONS...: from what i
     local name=$1 operator=$2 protocol=$3 results=$4 archive=$OUT/$1.db
     xz -dc "$RESULTS/$results/evo.db.xz" > "$archive"
     "$PYTHON" -m evo archive upgrade --archive "$archive"
-    step 60 "$name-pending" "$PYTHON" -m evo evaluate --pending --target "$TARGET" --archive "$archive" --quiet
+    step "${PENDING_S:-60}" "$name-pending" "$PYTHON" -m evo evaluate --pending --target "$TARGET" --archive "$archive" --quiet
     step $((MINUTES * 60 + 90)) "$name-run" "$PYTHON" -m evo run --operator "$operator" --target "$TARGET" \
         --budget minutes="$MINUTES" --archive "$archive" --quiet "${@:5}"
     pack "$name"
@@ -71,7 +71,7 @@ part_libraries() {
 }
 
 part_memory() {
-    step 480 memory-gain "$PYTHON" benchmarks/memory_gain.py --real "$TARGET" --repeats "${REPEATS:-3}" --evaluations 24 \
+    step $((MEMORY_S + 30)) memory-gain "$PYTHON" benchmarks/memory_gain.py --real "$TARGET" --repeats 9 --seconds "$MEMORY_S" --evaluations 24 \
         --cases bf16-32768x256 bf16-32768x32768 --out "$OUT/memory-gain.json" --picture "$OUT/memory-gain.svg"
 }
 

@@ -17,10 +17,13 @@ import asyncio
 import json
 import math
 import random
+import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +172,16 @@ def simulated(repeats: int, evaluations: int) -> dict[str, list[list[float]]]:
     return curves
 
 
-def real(target: str, repeats: int, evaluations: int, operator: str, cases: Sequence[str]) -> dict[str, Any]:
-    """The same by whole runs on a device; arm "lessons" is left out."""
+def real(
+    target: str, evaluations: int, operator: str, cases: Sequence[str]
+) -> Iterator[tuple[dict[str, list[float]], dict[str, float]]]:
+    """The same by whole runs on a device, a repeat at a time: curves and final numbers by arm, "lessons" left out.
+
+    Both arms start from copies of one archive, so that neither learns from the other.
+    """
     from evo import app
 
-    curves: dict[str, list[list[float]]] = {"fresh": [], "memory": []}
-    finals: dict[str, list[float]] = {"fresh": [], "memory": []}
-
-    def go(archive: str, seed: int, fresh: bool) -> tuple[list[float], float]:
+    def go(archive: Path, seed: int, fresh: bool) -> tuple[list[float], float]:
         curve: list[float] = []
 
         def observe(progress: Progress) -> None:
@@ -185,20 +190,23 @@ def real(target: str, repeats: int, evaluations: int, operator: str, cases: Sequ
                 curve.extend([math.exp(mean)] * (progress.evaluated - len(curve)))
 
         settings = app.Settings(
-            operator, target, f"evaluations={evaluations}", tuple(cases), seed, fresh=fresh, archive=archive
+            operator, target, f"evaluations={evaluations}", tuple(cases), seed, fresh=fresh, archive=str(archive)
         )
         result = app.run(settings, observe)
         won = [math.log(case.ratio) for case in result.cases if case.candidate]
         return (curve + curve[-1:] * evaluations)[:evaluations], math.exp(statistics.fmean(won)) if won else math.nan
 
-    for repeat in range(repeats):
+    for repeat in count():
         with tempfile.TemporaryDirectory() as folder:
-            go(f"{folder}/evo.db", 2 * repeat, True)
-            for arm in curves:
-                curve, final = go(f"{folder}/evo.db", 2 * repeat + 1, arm == "fresh")
-                curves[arm].append(curve)
-                finals[arm].append(final)
-    return {"curves": curves, "finals": finals}
+            first = Path(folder, "first.db")
+            go(first, 2 * repeat, True)
+            curves, finals = {}, {}
+            for arm in ("fresh", "memory"):
+                copy = Path(folder, f"{arm}.db")
+                with closing(sqlite3.connect(first)) as connection:
+                    connection.execute("VACUUM INTO ?", [str(copy)])
+                curves[arm], finals[arm] = go(copy, 2 * repeat + 1, arm == "fresh")
+            yield curves, finals
 
 
 def retrieval_ms(count: int, repeats: int = 30) -> dict[str, float]:
@@ -285,28 +293,43 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--evaluations", type=int, default=150, help="budget of every run")
     parser.add_argument("--lessons", type=int, default=10_000, help="among which retrieval is timed")
+    parser.add_argument("--seconds", type=int, default=0, help="no further real repeat that would end later; 0: all")
     parser.add_argument("--real", metavar="TARGET", help="whole runs on this target instead of the simulation")
     parser.add_argument("--operator", default="rmsnorm", help="of the real runs")
     parser.add_argument("--cases", nargs="*", default=(), help="of the real runs")
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
     parser.add_argument("--picture", type=Path, help="where to draw the curves, an SVG file")
     options = parser.parse_args()
-    result: dict[str, Any] = {"kind": options.real or SIMULATED, "repeats": options.repeats}
+    result: dict[str, Any] = {"kind": options.real or SIMULATED, "evaluations": options.evaluations}
     if options.real:
-        found = real(options.real, options.repeats, options.evaluations, options.operator, options.cases)
-        curves = found["curves"]
-        result["finals"] = found["finals"]
+        result["finals"] = {}
+        curves: dict[str, list[list[float]]] = {}
+        began = time.monotonic()
+        found = real(options.real, options.evaluations, options.operator, options.cases)
+        for number, (new, finals) in enumerate(islice(found, options.repeats), start=1):
+            for arm, curve in new.items():
+                curves.setdefault(arm, []).append(curve)
+                result["finals"].setdefault(arm, []).append(finals[arm])
+            write(result, curves, options)
+            used = time.monotonic() - began
+            print(f"repeat {number}: {used:.0f} s, {finals}", flush=True)
+            if options.seconds and used + used / number > options.seconds:
+                break
     else:
         curves = simulated(options.repeats, options.evaluations)
         result["retrieval"] = retrieval_ms(options.lessons)
-    arms = summary(curves)
-    result |= {"evaluations": options.evaluations, "arms": arms}
+        write(result, curves, options)
     show(result)
+
+
+def write(result: dict[str, Any], curves: dict[str, list[list[float]]], options: argparse.Namespace) -> None:
+    """After every repeat, so that one that is cut off costs only itself."""
+    result |= {"repeats": len(curves["fresh"]), "arms": summary(curves), "curves": curves}
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n")
     if options.picture:
         what = "on a simulated landscape" if not options.real else f"on {options.real}, {options.operator}"
-        draw(options.picture, arms, f"best portfolio by evaluation, {options.repeats} repeats {what}")
+        draw(options.picture, result["arms"], f"best portfolio by evaluation, {result['repeats']} repeats {what}")
 
 
 def show(result: dict[str, Any]) -> None:
