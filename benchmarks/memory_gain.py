@@ -185,16 +185,16 @@ def real(
         curve: list[float] = []
 
         def observe(progress: Progress) -> None:
-            if progress.best:
-                mean = statistics.fmean(math.log(best.ratio) for best in progress.best.values())
-                curve.extend([math.exp(mean)] * (progress.evaluated - len(curve)))
+            # In a case where nothing is faster yet, or nothing was judged, the user keeps the yardstick: 1.
+            logs = [max(0.0, math.log(best.ratio)) for best in progress.best.values()]
+            curve.extend([math.exp(sum(logs) / len(cases))] * (progress.evaluated - len(curve)))
 
         settings = app.Settings(
             operator, target, f"evaluations={evaluations}", tuple(cases), seed, fresh=fresh, archive=str(archive)
         )
         result = app.run(settings, observe)
-        won = [math.log(case.ratio) for case in result.cases if case.candidate]
-        return (curve + curve[-1:] * evaluations)[:evaluations], math.exp(statistics.fmean(won)) if won else math.nan
+        won = [max(0.0, math.log(case.ratio)) for case in result.cases if case.candidate]
+        return (curve + (curve[-1:] or [1.0]) * evaluations)[:evaluations], math.exp(sum(won) / len(cases))
 
     for repeat in count():
         with tempfile.TemporaryDirectory() as folder:

@@ -91,7 +91,7 @@ def race(
         settle(machine, lambda: [_sample(gate, *each) for each in zip(sides, watches, strict=True)], warm_up_s)
         started = time.monotonic()
         while not stopped:
-            quad = _quad(gate, sides, watches, alive)
+            quad = _quad(gate, sides, watches, alive, steadiness.rest)
             sides = renewal.after_quad(sides)
             if steadiness.counts(*quad.mhz):
                 samples += quad.pairs
@@ -118,13 +118,17 @@ class Quad:
     mhz: tuple[list[float], list[float]]
 
 
-def _quad(gate: Gate, sides: Sequence[Side], watches: Sequence[Stopwatch], alive: Callable[[], None]) -> Quad:
+def _quad(
+    gate: Gate, sides: Sequence[Side], watches: Sequence[Stopwatch], alive: Callable[[], None], rest: float
+) -> Quad:
     order = (0, 1, 1, 0) if gate.rng.random() < 0.5 else (1, 0, 0, 1)
     times: tuple[list[float], list[float]] = ([], [])
     mhz: tuple[list[float], list[float]] = ([], [])
     for which in order:
         alive()
+        began = time.perf_counter()
         elapsed, tempo = _sample(gate, sides[which], watches[which])
+        time.sleep(rest * (time.perf_counter() - began))
         times[which].append(elapsed)
         mhz[which].append(tempo)
     return Quad(list(zip(*times, strict=True)), mhz)

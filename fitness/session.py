@@ -86,7 +86,7 @@ class Session:
                 failures[case.name] = f"{error.status}: {error.message}"
             except Exception as error:  # a baseline may raise anything: it is listed as failed on this case
                 failures[case.name] = f"{type(error).__name__}: {error}"
-        return BaselineReport(name, baseline.version() if baseline else "", times, errors, failures, settings)
+        return BaselineReport(name, _version(baseline) if baseline else "", times, errors, failures, settings)
 
     def _measure(self, name: str, case: Case, task: CalibrateTask) -> tuple[float, float]:
         """Median microseconds of a call that was checked first, and its relative RMS error."""
@@ -254,3 +254,11 @@ class Session:
             program, _ = self.loader.load(self.opponents[name], case, case.name)
             return program_player("opponent", program)
         return baseline_player(self.baselines[name].prepare(case))
+
+
+def _version(baseline: Baseline) -> str:
+    """A baseline may raise anything here, too: one that cannot say what it is was measured all the same."""
+    try:
+        return baseline.version()
+    except Exception as error:
+        return f"unknown ({type(error).__name__}: {error})"

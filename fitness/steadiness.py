@@ -6,6 +6,9 @@ lower its clock does so in both of its own samples, is not excused from it, and 
 
 A clock that goes to and fro by a step or two (15 MHz each on an H200, 0.76 %) under load is steady: what that does to
 the ratios is random, scatters them, and so is in their interval. Void is a quad in which the clock went elsewhere.
+
+A chip at its power limit goes elsewhere again and again. So after a void quad both sides rest after every sample, longer
+after every further one: on the average it then draws what it can sustain at its full clock.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from evo.target import Machine, Rejected
 
 DRIFT = 0.02  # of the clock, between two samples of one side: beyond it the quad is void, and another takes its place
 VOID_SHARE = 0.5  # of all quads; with more the timing is unstable
+REST_FIRST, REST_MOST = 0.5, 4.0  # of a sample's own time: the rest after the first void quad, and the longest
 VOID_LEAST = 8  # so many void quads before a share means anything: at a power limit three come in a row
 SETTLED = 0.0025  # two looks that differ by less agree
 WARM_UP_S, SETTLE_S = 0.3, 2.0  # a process' first timing warms up at least, and any settles at most, so long
@@ -54,6 +58,11 @@ class Steadiness:
             )
         return False
 
+    @property
+    def rest(self) -> float:
+        """How long to rest after a sample, in times of what the sample took."""
+        return min(REST_MOST, REST_FIRST * 2 ** (len(self._void) - 1)) if self._void else 0.0
+
     def readings(self) -> dict[str, float]:
         """For `Timing.clocks`; empty where the device has no such clock."""
         seen = [*self._seen[0], *self._seen[1]]
@@ -62,7 +71,7 @@ class Steadiness:
         return {
             "tempo_mhz_min": min(seen), "tempo_mhz_median": statistics.median(seen), "tempo_mhz_max": max(seen),
             "candidate_sm_mhz": statistics.median(self._seen[0]), "opponent_sm_mhz": statistics.median(self._seen[1]),
-            "quads_void": float(len(self._void)),
+            "quads_void": float(len(self._void)), "rest": self.rest,
         }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,9 @@ from rig import Rig, rig
 from evo.fitness.cache import BuildCache
 from evo.fitness.cpu.target import CpuTarget
 from evo.fitness.session import Session
-from evo.fitness.tasks import Subject, TimeTask
+from evo.fitness.tasks import CalibrateTask, Subject, TimeTask
 from evo.genome import Genome, compile_request
-from evo.operator import Case
+from evo.operator import Baseline, Case
 from evo.operators.rmsnorm import RmsNorm
 from evo.records import CaseResult, Status
 
@@ -151,6 +152,29 @@ def test_a_candidate_less_exact_than_its_opponent_is_refused(tmp_path: Path) -> 
     assert result.status is Status.WRONG_RESULT
     assert result.diagnosis is not None
     assert "times the opponent's own" in result.diagnosis.message
+
+
+def test_a_baseline_that_cannot_say_its_version_is_measured_all_the_same(tmp_path: Path) -> None:
+    """A library without a distribution's metadata ended the whole calibration once."""
+
+    class Nameless:
+        def __init__(self, whole: Baseline) -> None:
+            self.name, self.configuration, self.prepare = whole.name, whole.configuration, whole.prepare
+
+        def missing(self) -> str:
+            return ""
+
+        def version(self) -> str:
+            return importlib.metadata.version("no-such-distribution")
+
+    session = Session(TARGET.open("cpu:0"), OPERATOR, BuildCache(tmp_path), lambda what: None)
+    session.baselines["numpy"] = Nameless(session.baselines["numpy"])
+    try:
+        (report,) = session.calibrate(CalibrateTask("t", "rmsnorm", "cpu", "cpu:0", (NAME,), None, {}, 7, names=("numpy",)))
+    finally:
+        session.close()
+    assert report.version.startswith("unknown (PackageNotFoundError: ")
+    assert report.times_us[NAME] > 0
 
 
 MEMO = GOOD.replace("*/\n#include", '[scratch.notes]\ndtype = "fp32"\nshape = ["M * N + 16"]\n*/\n#include', 1)

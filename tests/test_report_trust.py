@@ -92,11 +92,14 @@ def test_what_others_took_elsewhere_stands_apart_and_is_in_no_total() -> None:
 def test_a_portfolio_shows_each_case_by_its_own_winner_and_who_failed() -> None:
     other = replace(CERTIFICATE, candidate=replace(CERTIFICATE.candidate, id="b2" * 32), recorded=RECORDED[1:])
     one = replace(CERTIFICATE, cases=CERTIFICATE.cases[:1], recorded=RECORDED[:1])
-    two = replace(other, cases=CERTIFICATE.cases[1:])
+    two = replace(other, cases=CERTIFICATE.cases[1:])  # its n3 to n5: not covered, unsteady, not asked for
     shown = lines(portfolio_report({"a.json": one, "b.json": two}, {"third.cu": "not certified: it ended"}), 100)
     assert "n1 a1a1a1a1a1 quack 19.50 us 1.077x [1.070, 1.084] 77%" in shown
     assert "n2 b2b2b2b2b2 quack 19.50 us 0.90x [0.890, 0.910] 77%" in shown
-    assert any(line.startswith("min 0.90x geomean 0.98x") and line.endswith("over 2 cases") for line in shown)
+    assert any(line.startswith("min 0.90x geomean 0.98x") and line.endswith("over 2 of 4 cases") for line in shown)
+    assert "n4 b2b2b2b2b2 - - unstable_timing -" in shown
+    assert "n4: known only to +-40%" in shown, "a case that was asked for is never left out"
+    assert not any(line.startswith("n5") for line in shown)
     assert "the best on record: min 0.95x geomean 1.378x max 2.000x over 2 cases" in shown
     assert "certificate: b.json" in shown
     assert "third.cu: not certified: it ended" in shown

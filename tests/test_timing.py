@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -90,6 +91,17 @@ def test_void_quads_are_replaced_unless_most_are() -> None:
     assert caught.value.status is Status.UNSTABLE_TIMING
 
 
+def test_a_chip_at_its_power_limit_is_given_longer_and_longer_rests() -> None:
+    """Seen on an H200 with KDA kernels: 12 of 18 candidates were refused, their quads at 1785 to 1965 MHz."""
+    steadiness, rests = Steadiness(judged=True), []
+    for _ in range(6):
+        rests.append(steadiness.rest)
+        steadiness.counts([1965.0, 1785.0], [1965.0, 1965.0])
+    assert rests == [0.0, 0.5, 1.0, 2.0, 4.0, 4.0]
+    assert steadiness.counts([1965.0, 1965.0], [1965.0, 1965.0])
+    assert steadiness.rest == steadiness.readings()["rest"] == 4.0, "it stays: it would be at its limit again"
+
+
 def test_where_nothing_is_judged_or_known_every_quad_counts() -> None:
     sustained, unknown = Steadiness(judged=False), Steadiness(judged=True)
     assert all(sustained.counts([1980.0, 1400.0], [1980.0, 1980.0]) for _ in range(5))
@@ -130,7 +142,11 @@ def test_a_void_quad_is_replaced(machine: CpuMachine, monkeypatch: pytest.Monkey
     looks = iter([*settling, *steady, *moved, *moved])
     monkeypatch.setattr("evo.fitness.clock.UNSTABLE", math.inf)  # a busy test machine is none of this test's business
     monkeypatch.setattr(CpuMachine, "tempo", lambda self: next(looks, 2000.0))
+    rests: list[float] = []
+    watch = SimpleNamespace(sleep=rests.append, perf_counter=time.perf_counter, monotonic=time.monotonic)
+    monkeypatch.setattr("evo.fitness.clock.time", watch)
     timing = race(gate, sides[0], sides[1], "itself", Rules(pairs_max=8, fixed=True))
+    assert [rest > 0 for rest in rests] == [False] * 8 + [True] * 16, "rests begin after the first void quad"
     assert timing.pairs == len(timing.samples) == 8
     assert timing.clocks["quads_void"] == 2
     assert timing.clocks["tempo_mhz_min"] == 1000.0

@@ -176,7 +176,9 @@ def _target_for(plugins: Plugins, genome: Genome, target: str) -> str:
 
 
 def _known_baseline(here: Stand, name: str) -> None:
-    library = [baseline.name for baseline in here.operator.baselines(here.target.name)]
+    library = {baseline.name: baseline for baseline in here.operator.baselines(here.target.name)}
     known = [*library, *here.operator.genome_baselines(here.target.name)]
     if name not in known:
         raise UnknownNameError("baseline", name, known, fix="or name a genome file")
+    if name in library and (missing := library[name].missing()):
+        raise UsageError(f"baseline {name!r} is not installed here", fix=f"it needs {missing}")

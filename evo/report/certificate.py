@@ -47,12 +47,14 @@ def portfolio_report(written: Mapping[str, Certificate], failed: Mapping[str, st
     columns = ("case", "by", "opponent", "time", "speed-up", "light")
     rows = table(*columns, numbers=columns[3:], fold=columns[:3])
     certificates = list(written.values())
-    measured = [(each, case) for each in certificates for case in each.cases if case.measurement]
-    for each, case in measured:
+    asked = [(each, case) for each in certificates for case in each.cases if case.status != "not_measured"]
+    for each, case in asked:
         rows.add_row(text(_name(case)), text(notation.short(each.candidate.id)), *_row(case)[1:])
-    ratios = [case.measurement.ratio for _, case in measured if case.measurement and case.group == "tune"]
+    ratios = [case.measurement.ratio for _, case in asked if case.measurement and case.group == "tune"]
     parts: list[RenderableType] = [text(f"the portfolio, by {count(len(certificates), 'certificate')}", "bold"), rows]
-    parts.append(text(f"{notation.spread(ratios)}   over {count(len(ratios), 'case')}", "bold"))
+    tune = sum(case.group == "tune" for _, case in asked)
+    parts.append(text(f"{notation.spread(ratios)}   over {len(ratios)} of {count(tune, 'case')}", "bold"))
+    parts += [text(f"{case.case}: {case.why}", "dim") for _, case in asked if case.why and not case.measurement]
     parts += recorded_parts(certificates)
     parts += [unbroken(f"certificate: {path}") for path in written]
     parts += [text(f"{file}: {why}", "red") for file, why in failed.items()]
