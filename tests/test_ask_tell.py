@@ -90,6 +90,17 @@ def test_ask_has_the_pinned_shape_and_no_hold_out_case(archive: str) -> None:
     assert [name for name in hidden if name in data["prompt"]] == []
 
 
+def test_cases_that_are_named_may_be_hold_outs_but_not_only_checks(archive: str) -> None:
+    every = RmsNorm().cases("cpu")
+    hidden = next(case.name for case in every if case.group == "holdout")
+    with desk(archive, cases=(hidden,)) as open_desk:
+        open_desk.ask()
+    with Archive.open(archive) as store:
+        assert [record.cases for record in store.runs()] == [(hidden,)]
+    with pytest.raises(UsageError, match="names only small check cases"):
+        desk(archive, cases=(next(case.name for case in every if case.group == "check"),))
+
+
 def test_questions_that_are_leased_are_not_asked_again_until_the_lease_ends(archive: str) -> None:
     with desk(archive) as open_desk:
         first, second = open_desk.ask(), open_desk.ask(lease_s=0)

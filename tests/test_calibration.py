@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from evo.app.single import _known_baseline
 from evo.app.stand import Stand, stand
+from evo.errors import UsageError
 from evo.fitness.calibration import calibrate
 from evo.fitness.tasks import BaselineReport
 from evo.genome import Genome
@@ -63,3 +65,18 @@ def test_seeds_serve_where_no_baseline_passes(here: Stand, monkeypatch: pytest.M
     found = calibrate(here.executor, here.operator, here.target, here.cases, {}, fallback=fallback)
     assert asked == [None, ("seed:plain",), ("seed:simd",)]
     assert found.yardsticks == {CASE: "seed:simd"}
+
+
+def test_a_baseline_that_is_named_must_be_installed(here: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not was prepared all the same, and ended in a traceback of its own."""
+
+    class Absent:
+        name = "absent"
+
+        def missing(self) -> str:
+            return "Absent: pip install absent"
+
+    monkeypatch.setattr(type(here.operator), "baselines", lambda self, target: [Absent()])
+    with pytest.raises(UsageError, match="baseline 'absent' is not installed here") as caught:
+        _known_baseline(here, "absent")
+    assert "pip install absent" in caught.value.fix

@@ -62,6 +62,25 @@ def test_a_certificate_that_could_not_be_written_is_refused_before_it_is_made(as
     assert evo("certify", "a1a1", "--sessions", "2").exit_code == 2
 
 
+def test_a_folder_gets_the_certificate_under_its_own_name(asked: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    assert evo("certify", "a1a1", "--out", "here").exit_code == 0
+    assert json.loads((tmp_path / "here" / "certificate-a1a1a1a1a1.json").read_text())["candidate"]["id"] == ID
+
+
+@pytest.mark.parametrize(
+    "words", [("genes", "k.cu", "--out"), ("archive", "minimise", "a1", "--out"), ("run", "-o", "rmsnorm", "--picture")]
+)
+def test_a_file_that_could_not_be_written_is_refused_before_the_work(
+    asked: list[Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    for name, says in (("nowhere/x.svg", "there is no folder 'nowhere'"), ("folder.svg", "'folder.svg' is a folder")):
+        done = evo(*words, name)
+        assert done.exit_code == 2
+        assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_disk_that_is_full_costs_no_measurement(
     asked: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -170,7 +170,9 @@ def test_a_baseline_that_cannot_say_its_version_is_measured_all_the_same(tmp_pat
     session = Session(TARGET.open("cpu:0"), OPERATOR, BuildCache(tmp_path), lambda what: None)
     session.baselines["numpy"] = Nameless(session.baselines["numpy"])
     try:
-        (report,) = session.calibrate(CalibrateTask("t", "rmsnorm", "cpu", "cpu:0", (NAME,), None, {}, 7, names=("numpy",)))
+        (report,) = session.calibrate(
+            CalibrateTask("t", "rmsnorm", "cpu", "cpu:0", (NAME,), None, {}, 7, names=("numpy",))
+        )
     finally:
         session.close()
     assert report.version.startswith("unknown (PackageNotFoundError: ")

@@ -15,13 +15,14 @@ def genes(
     target: options.Target = "auto",
     case: options.Cases = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the genome with its new genes there.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", callback=options.new_file, help="Write the genome with its new genes there."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Find what can vary in a genome's source, and prove it by building every choice. Needs no device."""
-    if out is not None and not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
     from evo import app
     from evo.cli import output
 

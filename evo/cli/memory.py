@@ -61,7 +61,10 @@ def minimise(
     cases: options.Cases = None,
     sessions: Annotated[int, typer.Option("--sessions", min=1, help="Fresh processes for every edit.")] = 3,
     pairs: Annotated[int, typer.Option("--pairs", min=4, help="Of each session.")] = 16,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where the smallest source goes.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", callback=options.new_file, help="Where the smallest source goes."),
+    ] = None,
     archive: options.Archive = "evo.db",
     quiet: options.Quiet = False,
     as_json: options.Json = False,

@@ -43,6 +43,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No live progress.")]
 Target = Annotated[str, typer.Option("--target", "-t", help="A target's name, or auto: the first GPU, else the CPU.")]
 
 
+def new_file(path: Path | None) -> Path | None:
+    """Callback of options that name a file to write: what takes minutes to make is refused before, not after it."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
+    if path is not None and path.is_dir():
+        raise typer.BadParameter(f"{str(path)!r} is a folder; name a file in it")
+    return path
+
+
 def genes(given: list[str] | None) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping; the last of a name wins."""
     values = {}

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from evo.engine.result import Progress, Result
 
 Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE.svg", help="Also draw the end of the run into an SVG file.")
+    Path | None,
+    typer.Option(
+        "--picture",
+        metavar="FILE.svg",
+        callback=options.new_file,
+        help="Also draw the end of the run into an SVG file.",
+    ),
 ]
 
 
@@ -110,8 +116,6 @@ def _expect_svg(picture: Path | None) -> None:
         return
     if picture.suffix.lower() != ".svg":
         raise typer.BadParameter(f"{str(picture)!r} does not end in .svg", param_hint="--picture")
-    if not picture.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(picture.parent)!r}", param_hint="--picture")
 
 
 def _follow(

@@ -26,7 +26,9 @@ def certify(
     case: options.Cases = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="CERT.json", help="Default: certificate-ID.json here. Of winners: a folder."),
+        typer.Option(
+            "--out", metavar="PATH", help="A file, or a folder for certificate-ID.json. Of winners: a folder."
+        ),
     ] = None,
     sessions: Annotated[int, typer.Option("--sessions", min=3, help="Fresh processes.")] = 5,
     pairs: Annotated[int, typer.Option("--pairs", min=4, help="Of candidate and baseline, in each process.")] = 40,
@@ -40,9 +42,10 @@ def certify(
     Of the folder of a run's winners, each is measured on the cases that it won, all in the same sessions.
     """
     winners = Path(identity).is_dir()
-    place = out if winners else out and out.parent
-    if place is not None and not place.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(place)!r}", param_hint="--out")
+    if out is not None and not out.is_dir():
+        place = out if winners else out.parent
+        if not place.is_dir():
+            raise typer.BadParameter(f"there is no folder {str(place)!r}", param_hint="--out")
     genes = options.genes(gene)
     from evo import app
     from evo.cli import output
@@ -54,7 +57,7 @@ def certify(
     if winners:
         return _certify_winners(order, out or Path(), quiet, as_json)
     certificate = app.certify(order, output.sayer(quiet))
-    file = _keep(certificate, out or _file_of(certificate))
+    file = _keep(certificate, out if out and not out.is_dir() else (out or Path()) / _file_of(certificate))
     if as_json:
         output.print_json(certificate)
     else:

@@ -360,9 +360,12 @@ def _target(plugins: Plugins, store: Archive, operator: str, name: str) -> Targe
 
 def _wanted_run(operator: Operator, target: Target, patterns: Sequence[str]) -> RunRecord:
     """A run that would hold what is told for this operator and target."""
-    cases = tuple(case.name for case in select_cases(operator, target.name, patterns) if case.group == "tune")
+    cases = tuple(case.name for case in select_cases(operator, target.name, patterns) if case.group != "check")
     if not cases:
-        raise UnknownNameError("tuned case", " ".join(patterns), [c.name for c in operator.cases(target.name)])
+        raise UsageError(
+            f"--cases {' '.join(patterns)} names only small check cases, of which none is timed",
+            fix="leave --cases out, or name a case that is timed",
+        )
     return RunRecord(
         id=ids.new_id(), operator=operator.name, target=target.name, device="", seed=0, budget="", cases=cases,
         command=f"{ASKING} --operator {operator.name} --target {target.name}", yardstick="", evaluator="",
