@@ -23,9 +23,9 @@ from evo.fitness.exclusive import Owner, building, owner, timing
 from evo.fitness.process import BUILDER_FOLDER, RUN
 from evo.fitness.proof import prove
 from evo.fitness.session import Session
-from evo.fitness.tasks import STAGES, BuildTask, CalibrateTask, CheckTask, Outcome, Task
+from evo.fitness.tasks import STAGES, BuildTask, CalibrateTask, CheckTask, Outcome, Task, TimeTask
 from evo.operator import Operator
-from evo.records import Build, Diagnosis, Status
+from evo.records import Build, CaseResult, Diagnosis, Status
 from evo.target import Rejected, Target
 
 WAITING = "waiting for the device, which another process is timing on"
@@ -39,6 +39,18 @@ def builder_hash() -> str:
     folder = Path(__file__).resolve().parent
     files = sorted(path for path in folder.rglob("*") if path.suffix in SOURCES)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def judged(task: CheckTask | TimeTask, cases: tuple[CaseResult, ...]) -> Outcome:
+    """The cases' verdict: what failed, and before all what is the candidate's fault. Where a search could only not time
+    some cases, the others are its number."""
+    bad = [case for case in cases if case.status is not Status.OK]
+    failed = next((case for case in bad if case.status is not Status.UNSTABLE_TIMING), None)
+    searching = isinstance(task, TimeTask) and not task.fixed and len(bad) < len(cases)
+    if failed is None and (searching or not bad):
+        return Outcome(task.id, Status.OK, 0.0, cases=cases)
+    worst = failed or bad[0]
+    return Outcome(task.id, worst.status, 0.0, cases=cases, diagnosis=worst.diagnosis)
 
 
 class Worker:
@@ -127,10 +139,7 @@ class Worker:
                 cases = session.check(task) if isinstance(task, CheckTask) else session.time(task)
         finally:
             gc.enable()
-        bad = next((case for case in cases if case.status is not Status.OK), None)
-        if bad is None:
-            return Outcome(task.id, Status.OK, 0.0, cases=cases)
-        return Outcome(task.id, bad.status, 0.0, cases=cases, diagnosis=bad.diagnosis)
+        return judged(task, cases)
 
     def _open(self, task: CalibrateTask) -> None:
         if self.session is None:

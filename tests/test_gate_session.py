@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from rig import Rig, rig
 
 from evo.fitness.cache import BuildCache
 from evo.fitness.cpu.target import CpuTarget
+from evo.fitness.serve import judged
 from evo.fitness.session import Session
 from evo.fitness.tasks import CalibrateTask, Subject, TimeTask
 from evo.genome import Genome, compile_request
 from evo.operator import Baseline, Case
 from evo.operators.rmsnorm import RmsNorm
 from evo.records import CaseResult, Status
+from evo.target import Rejected
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 
@@ -152,6 +155,46 @@ def test_a_candidate_less_exact_than_its_opponent_is_refused(tmp_path: Path) -> 
     assert result.status is Status.WRONG_RESULT
     assert result.diagnosis is not None
     assert "times the opponent's own" in result.diagnosis.message
+
+
+CASES = ("fp32-64x256", "bf16-32x1024", "fp32-8x2048")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "second", "statuses", "verdict"),
+    [
+        (False, Status.UNSTABLE_TIMING, ["ok", "unstable_timing", "ok"], Status.OK),
+        (True, Status.UNSTABLE_TIMING, ["ok", "unstable_timing"], Status.UNSTABLE_TIMING),
+        (False, Status.WRONG_RESULT, ["ok", "wrong_result"], Status.WRONG_RESULT),
+    ],
+)
+def test_a_case_that_could_not_be_timed_costs_a_search_that_case_alone(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool, second: Status, statuses: list[str], verdict: Status
+) -> None:
+    """On an H200 at its power limit one unsteady case of nine cost twelve candidates their places."""
+
+    def time_case(self: Session, task: TimeTask, case: Case) -> CaseResult:
+        if case.name == CASES[1]:
+            raise Rejected(second, "seen")
+        return CaseResult(case.name, Status.OK)
+
+    monkeypatch.setattr(Session, "_time_case", time_case)
+    session = Session.__new__(Session)
+    session.cases = {case.name: case for case in OPERATOR.cases("cpu")}
+    task = TimeTask("t", cast(Subject, None), CASES, {}, 7, fixed=fixed)
+    results = session.time(task)
+    assert [str(result.status) for result in results] == statuses
+    outcome = judged(task, results)
+    assert (outcome.status, outcome.cases) == (verdict, results)
+    assert (outcome.diagnosis is None) is (verdict is Status.OK)
+
+
+def test_what_is_the_candidates_fault_comes_before_what_is_the_clocks() -> None:
+    seen = [Status.OK, Status.UNSTABLE_TIMING, Status.WRONG_RESULT]
+    results = tuple(CaseResult(name, status) for name, status in zip(CASES, seen, strict=True))
+    task = TimeTask("t", cast(Subject, None), CASES, {}, 7)
+    assert judged(task, results).status is Status.WRONG_RESULT
+    assert judged(task, results[1:2]).status is Status.UNSTABLE_TIMING, "nothing was timed at all"
 
 
 def test_a_baseline_that_cannot_say_its_version_is_measured_all_the_same(tmp_path: Path) -> None:
