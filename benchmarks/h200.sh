@@ -6,8 +6,8 @@
 #     benchmarks/h200.sh numerics OUT  FlashKDA's published tests, by the best kernel of each class of numerics
 #     benchmarks/h200.sh kda OUT       searched from what is archived; its winners certified under `flashkda`
 #     benchmarks/h200.sh libraries OUT KDA beside the libraries that are installed
-#     benchmarks/h200.sh forward OUT   RMSNorm in bf16, as kda but under `triton`; forward-types: in fp16 and fp32
-#     benchmarks/h200.sh backward OUT  its backward; backward-types
+#     benchmarks/h200.sh forward OUT   RMSNorm in bf16, as kda but under `triton`; forward-fp16, forward-fp32
+#     benchmarks/h200.sh backward OUT  its backward; backward-fp16, backward-fp32
 #
 # Every step has a time limit of its own and prints its time; OUT gets reports and packed archives. EVO_PYTHON names the
 # interpreter (python3), TARGET another device's target, MINUTES how long a search takes, CERTIFY_S what its certificates
@@ -41,13 +41,14 @@ part_trust() {
 }
 
 FORWARD=2026-12-01-rmsnorm-forward-h200 BACKWARD=2026-12-01-rmsnorm-proposals-h200
-TYPES=(--cases 'fp16-*' --cases 'fp32-*')
 
 part_kda() { search_and_certify kda kda flashkda 2026-12-01-kda-h200; }
 part_forward() { search_and_certify forward rmsnorm triton $FORWARD; }
 part_backward() { search_and_certify backward rmsnorm_backward triton $BACKWARD; }
-part_forward-types() { search_and_certify forward-types rmsnorm triton $FORWARD "${TYPES[@]}"; }
-part_backward-types() { search_and_certify backward-types rmsnorm_backward triton $BACKWARD "${TYPES[@]}"; }
+part_forward-fp16() { search_and_certify forward-fp16 rmsnorm triton $FORWARD --cases 'fp16-*'; }
+part_forward-fp32() { search_and_certify forward-fp32 rmsnorm triton $FORWARD --cases 'fp32-*'; }
+part_backward-fp16() { search_and_certify backward-fp16 rmsnorm_backward triton $BACKWARD --cases 'fp16-*'; }
+part_backward-fp32() { search_and_certify backward-fp32 rmsnorm_backward triton $BACKWARD --cases 'fp32-*'; }
 
 search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS OPTIONS...: from what is archived, by the quicker `rotation`
     local name=$1 operator=$2 protocol=$3 results=$4 archive=$OUT/$1.db
@@ -64,8 +65,8 @@ search_and_certify() {  # NAME OPERATOR PROTOCOL RESULTS OPTIONS...: from what i
 
 part_libraries() {
     local library
-    for library in fla cudnn cudnn-precast flash_kda; do
-        step 60 "$library" "$PYTHON" -m evo bench operators/kda/seeds/solver.cu --target "$TARGET" --against "$library" \
+    for library in cudnn cudnn-precast flash_kda fla; do  # fla tunes a hundred settings a head count
+        step "${LIBRARY_S:-150}" "$library" "$PYTHON" -m evo bench operators/kda/seeds/solver.cu --target "$TARGET" --against "$library" \
             --protocol flashkda --case h96-fixed --case h64-mixed --case h12-fixed-8k --quiet
     done
 }

@@ -17,7 +17,7 @@ from evo.fitness.check import Gate
 from evo.fitness.clock import Rules, Side, floor, race, seeded
 from evo.fitness.cpu.machine import CpuMachine
 from evo.fitness.cpu.target import CpuTarget
-from evo.fitness.cuda.protocols import STOPWATCHES, lanes_for
+from evo.fitness.cuda.protocols import STOPWATCHES, flashkda, lanes_for
 from evo.fitness.cuda.target import CudaTarget
 from evo.fitness.layout import lay_out, refill, slots_for
 from evo.fitness.player import NOTHING
@@ -208,3 +208,47 @@ def test_slots_and_lanes_are_what_the_protocol_wants() -> None:
         "rotation": 6, "sustained": 6, "isolated-cold": 3, "triton": 3, "warm": 1, "flashkda": 1,
     }  # fmt: skip
     assert [lanes_for(name, 20.0) for name in PROTOCOLS] == [96, 9, 0, 96, 0, 0]
+
+
+@pytest.mark.parametrize(("host_ms", "groups"), [(0.0, []), (1.0, [25] * 8), (9.0, [2] * 100)])
+def test_a_library_that_is_slow_on_the_host_is_queued_behind_the_gate(
+    monkeypatch: pytest.MonkeyPatch, host_ms: float, groups: list[int]
+) -> None:
+    """200 calls, each 50 us of device time: at most half of the 50 ms that a gate waits are spent on queueing."""
+    held: list[int] = []
+
+    class Queue:
+        """Brackets and clockwork at once: counts what is queued while the gate is closed."""
+
+        stream = SimpleNamespace(wait=lambda: None)
+        closed = False
+
+        def call(self, each: Any) -> None:
+            if self.closed:
+                held[-1] += 1
+
+        def hold(self) -> None:
+            self.closed = True
+            held.append(0)
+
+        def release(self) -> None:
+            self.closed = False
+
+        def times(self) -> list[float]:
+            assert not self.closed, "nothing may wait for a closed gate"
+            return [50.0]
+
+        def spoil(self, each: Any) -> None: ...
+
+    queue, now = Queue(), [0.0]
+
+    def later() -> None:
+        now[0] += host_ms / 1e3
+
+    monkeypatch.setattr(flashkda, "Brackets", lambda clockwork, estimate: clockwork)
+    monkeypatch.setattr(flashkda, "rough_us", lambda *_: 50.0)
+    monkeypatch.setattr(flashkda, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    call = SimpleNamespace(enqueue=later)
+    bench = flashkda.FlashKdaBench(cast(Any, queue), cast(Any, [call]), 50.0)
+    assert bench.sample() == 50.0
+    assert held == groups

@@ -78,9 +78,10 @@ def test_stopwatch_captures_baselines_where_it_can(machine: CudaMachine) -> None
     np.testing.assert_array_equal(machine.read(buffers["y"]), machine.read(buffers["x"]))
 
 
-@pytest.mark.parametrize("protocol", ["isolated-cold", "triton"])
-def test_what_a_library_takes_the_host_is_not_timed_where_it_is_alone(machine: CudaMachine, protocol: str) -> None:
-    """Longer than the flush: torch read 20 % too slow once, where the device had to wait for it in the bracket."""
+@pytest.mark.parametrize("protocol", ["isolated-cold", "triton", "flashkda"])
+def test_what_a_library_takes_the_host_is_not_timed(machine: CudaMachine, protocol: str) -> None:
+    """Longer than the flush: torch read 20 % too slow once, where the device had to wait for it in the bracket. Longer
+    than the kernel: cuDNN at 12 heads read 614 us, and stands recorded with 155."""
     buffers = allocate(machine, given("x", "fp32", 1 << 24), output("y", "fp32", 1 << 24))
     machine.fill(buffers["x"], Fill(), 1)
 
