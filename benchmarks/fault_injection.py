@@ -115,7 +115,7 @@ class World:
             self.check()
             if newest_run(self.archive)[1] == "done":
                 if code != 0:
-                    self.violations.append(f"a run that is done ended with code {code}")
+                    self.violations.append(f"a run that is done ended with code {code}: {self.life.said()[-800:]}")
                 return self._expect_nothing_left()
         self.violations.append(f"the run never ends: {self.life.said()[-800:] if self.life else ''}")
 

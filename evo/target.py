@@ -212,6 +212,7 @@ class BlobStore:
         name = hashlib.sha256(data).hexdigest()
         path = self.root / name
         if not path.exists():
+            self.root.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it since
             with tempfile.NamedTemporaryFile(dir=self.root, delete=False) as file:
                 file.write(data)
             os.replace(file.name, path)

@@ -16,6 +16,8 @@ from dataclasses import replace
 
 from evo import ids
 from evo.errors import DeviceLostError
+from evo.fitness.cache import BuildCache
+from evo.fitness.keeping import Keeper
 from evo.fitness.process import WorkerProcess
 from evo.fitness.tasks import BuildTask, CalibrateTask, Outcome, Task
 from evo.records import DeviceFacts, Status
@@ -40,6 +42,8 @@ class LocalExecutor:
 
     def __init__(self, devices: Sequence[DeviceFacts], *, builders: int = 0) -> None:
         self._devices = tuple(devices)
+        self._cache = BuildCache()
+        self._keeper = Keeper(self._cache)
         self._build = Pool(builders or len(os.sched_getaffinity(0)))
         self._device = Pool(1)
         self._selector = selectors.DefaultSelector()
@@ -151,6 +155,8 @@ class LocalExecutor:
                     self._failed.append(outcome.diagnosis.message if outcome.diagnosis else str(outcome.status))
                     self._device.rests_until = time.monotonic() + PAUSE_S
                 return
+        if outcome.build is not None:
+            self._keeper.keep(outcome.build)
         self._done.append(outcome)
 
     def _device_lost(self) -> DeviceLostError:
@@ -178,6 +184,9 @@ class LocalExecutor:
 
     def _dispatch(self, pool: Pool) -> None:
         while pool.queue and len(self._failed) < PROOFS:
+            if not self._cache.intact():
+                self._cache.renew()
+            self._give_up_builders()
             worker = next((w for w in pool.workers if w.idle), None)
             if worker is None:
                 if len(pool.workers) >= pool.size or time.monotonic() < pool.rests_until:
@@ -188,13 +197,21 @@ class LocalExecutor:
             task = pool.queue.popleft()
             if isinstance(task, CalibrateTask):
                 pool.calibration = task
+            self._keeper.restore(task)
             worker.give(task)
 
     def _start(self, pool: Pool) -> WorkerProcess:
-        worker = WorkerProcess(builder=pool is self._build, run=self.run)
+        worker = WorkerProcess(builder=pool is self._build, run=self.run, folder=self._cache.folder)
         pool.workers.append(worker)
         self._selector.register(worker, selectors.EVENT_READ, (pool, worker))
         if pool.calibration is not None and not isinstance(pool.queue[0], CalibrateTask):
             pool.calibration = replace(pool.calibration, id=ids.new_id(), measure=False, free_bytes=self._free_bytes)
+            self._keeper.restore(pool.calibration)
             worker.give(pool.calibration)
         return worker
+
+    def _give_up_builders(self) -> None:
+        """Those that are locked in with a cache folder that is gone: what they build they could keep nowhere."""
+        for worker in list(self._build.workers):
+            if worker.idle and worker.folder != self._cache.folder:
+                self._drop(self._build, worker, gently=True)

@@ -34,10 +34,12 @@ GRACE_S = 60.0  # a worker's first answer: starting Python and opening the devic
 class WorkerProcess:
     """One worker with at most one task in flight. Reading never blocks; register `fileno` with a selector.
 
-    A `builder` gets a folder of its own and locks itself in before its first build (see `evo.fitness.sandbox`).
+    A `builder` gets a folder of its own and locks itself in before its first build (see `evo.fitness.sandbox`), with
+    the cache folder that `folder` numbers.
     """
 
-    def __init__(self, *, builder: bool = False, run: str = "") -> None:
+    def __init__(self, *, builder: bool = False, run: str = "", folder: int = 0) -> None:
+        self.folder = folder
         self.task: Task | None = None
         self.doing = ""
         self.begun: list[str] = []  # what it did since somebody took this out

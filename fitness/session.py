@@ -153,8 +153,8 @@ class Session:
     # --- time
 
     def time(self, task: TimeTask) -> tuple[CaseResult, ...]:
-        """Times the cases against the yardstick; ends at the first that fails. A search goes on where only the clock did
-        not hold still: that says nothing of the candidate, and the other cases may win it a place."""
+        """Times the cases against the yardstick; ends at the first that fails. A search goes on where only the clock
+        did not hold still: that says nothing of the candidate, and the other cases may win it a place."""
         passing = frozenset() if task.fixed else frozenset({Status.UNSTABLE_TIMING})
         return self._each(task.cases, Stage.TIME, lambda case: self._time_case(task, case), self.cases, passing)
 

@@ -7,8 +7,8 @@ lower its clock does so in both of its own samples, is not excused from it, and 
 A clock that goes to and fro by a step or two (15 MHz each on an H200, 0.76 %) under load is steady: what that does to
 the ratios is random, scatters them, and so is in their interval. Void is a quad in which the clock went elsewhere.
 
-A chip at its power limit goes elsewhere again and again. So after a void quad both sides rest after every sample, longer
-after every further one: on the average it then draws what it can sustain at its full clock.
+A chip at its power limit goes elsewhere again and again. So after a void quad both sides rest after every sample,
+longer after every further one: on the average it then draws what it can sustain at its full clock.
 """
 
 from __future__ import annotations

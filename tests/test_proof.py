@@ -88,7 +88,8 @@ class ScriptedWorker:
     dies: set[str] = set()
     given: list[Task] = []
 
-    def __init__(self, *, builder: bool = False, run: str = "") -> None:
+    def __init__(self, *, builder: bool = False, run: str = "", folder: int = 0) -> None:
+        self.folder = folder
         self.task: Task | None = None
         self.begun: list[str] = []
         self.news: list[str] = []
