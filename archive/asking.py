@@ -76,7 +76,13 @@ def ask(
         view = sql_table(f"v_{of}", *(sql_column(name) for name in names))
         query = select(*(view.c[name] for name in chosen))
         if condition.strip():
-            language = Filter({name: name in NUMBERS for name in names}, connection.dialect.name)
+            columns_of = inspect(connection).get_columns
+
+            def elsewhere(name: str) -> str:
+                views = [view for view in VIEWS if any(column["name"] == name for column in columns_of(f"v_{view}"))]
+                return " or ".join(f"--of {view}" for view in views)
+
+            language = Filter({name: name in NUMBERS for name in names}, connection.dialect.name, elsewhere)
             query = query.where(language.condition(condition))
         if sort:
             column = view.c[sort.removeprefix("-")]

@@ -44,10 +44,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`columns`: those of the view by name, with whether it holds numbers; `dialect`: the database's name."""
+    """`columns`: those of the view by name, with whether it holds numbers; `dialect`: the database's name; `elsewhere`:
+    where a column is that this view does not have, "" for nowhere."""
 
     columns: dict[str, bool]
     dialect: str
+    elsewhere: Callable[[str], str] = lambda name: ""
 
     def condition(self, content: str) -> ColumnElement[bool]:
         """The condition that `content` says. Raises `LanguageError` for everything outside the language."""
@@ -123,8 +125,10 @@ class Filter:
             case ast.Name(id=name) if name in self.columns:
                 return Side(node, name=name)
             case ast.Name(id=name):
-                known = ", ".join(self.columns)
-                raise _error(f"there is no column {name!r}", content, node, f"there are: {known}; genes as gene.NAME")
+                known = f"there are: {', '.join(self.columns)}; genes as gene.NAME"
+                where = self.elsewhere(name)
+                fix = f"{where} has it; here {known}" if where else known
+                raise _error(f"there is no column {name!r}", content, node, fix)
         raise _error("neither a column nor a constant", content, node)
 
     def _is_number(self, side: Side, content: str) -> bool:

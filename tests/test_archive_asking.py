@@ -77,7 +77,8 @@ def test_conditions(archive: Archive, condition: str, names: list[str]) -> None:
     ("condition", "message"),
     [
         ("score = 1", "syntax(.|\n)*a comparison is =="),
-        ("nope > 1", "no column 'nope'(.|\n)*there are: evaluation"),
+        ("nope > 1", "no column 'nope'(.|\n)*\n *there are: evaluation"),
+        ("ratio > 1", "no column 'ratio'(.|\n)*--of case has it; here there are: evaluation"),
         ('score > "fast"', "a number with a text"),
         ("status == 3", "a text with a number"),
         ("score", "no condition"),
