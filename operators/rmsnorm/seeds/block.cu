@@ -22,19 +22,23 @@ STORE    = [
     "st.global.v4.b32", "st.global.cs.v4.b32", "st.global.cg.v4.b32", "st.global.wt.v4.b32",
     "st.global.L1::no_allocate.v4.b32",
 ]
-WLOAD    = ["ld.global.nc.v4.b32", "ld.global.nc.L1::evict_last.v4.b32"]
+WLOAD    = [                               # those without .nc may not pass a store, which saves fp32 rows 30 registers
+    "ld.global.nc.v4.b32", "ld.global.nc.L1::evict_last.v4.b32", "ld.global.v4.b32", "ld.global.L1::evict_last.v4.b32",
+]
 
 [let]
 VECTOR   = "16 // itemsize_x"
 ACCESSES = "ceildiv(N, VECTOR * THREADS)"
 ADDING   = "where(has_residual, 4 + 4 * itemsize_residual // itemsize_x, 4)"   # registers of an access before it is added
-SCALING  = "where(VECTOR == 4, 6 + 2 * has_bias, 4)"    # and after: the compiler has some fp32 weights loaded ahead
+TIED     = "WLOAD == 'ld.global.v4.b32' or WLOAD == 'ld.global.L1::evict_last.v4.b32'"
+PLAIN    = "WEIGHT != 'held' and H == 1 and not has_bias and not has_residual and (VECTOR == 8 or TIED)"
+SCALING  = "where(VECTOR == 4 and not PLAIN, 6 + 2 * has_bias, 4)"   # and after: some fp32 weights are loaded ahead
 KEPT     = "max(1, min(ACCESSES, KEEP // max(ADDING, SCALING)))"
 FLOATS   = "where(FORM == 'packed' and not has_residual, 4, VECTOR)"
 WHOLE    = "ROWS == 1 and KEPT == ACCESSES"
-LEAN     = "WHOLE and FLOATS < VECTOR and WEIGHT != 'held' and H == 1 and not has_bias"   # a packed row and little else
-WEIGHING = "where(WEIGHT == 'held', VECTOR * KEPT - 8, where(WEIGHT == 'ahead', VECTOR, 0))"
-BUDGET   = "where(LEAN, 16, 48) + max(FLOATS, ADDING) * KEPT * ROWS + WEIGHING + 4 * has_bias"
+LEAN     = "WHOLE and PLAIN and FLOATS == 4"                             # a row as it came, and little else
+WEIGHING = "where(WEIGHT == 'held', VECTOR * KEPT - 8, where(WEIGHT == 'ahead', 2 * VECTOR, 0))"
+BUDGET   = "where(LEAN, where(VECTOR == 8, 16, 24), 48) + max(FLOATS, ADDING) * KEPT * ROWS + WEIGHING + 4 * has_bias"
 TILES    = "ceildiv(M, ROWS)"
 
 [constraints]
@@ -67,12 +71,13 @@ using Piece = unsigned[WORDS<Kept>];
 constexpr int WARPS = THREADS / 32;
 constexpr int VECTORS = DIM_N / SIZE;                             // accesses that cover a row
 constexpr int ACCESSES = (VECTORS + THREADS - 1) / THREADS;       // of one thread; in the last some threads may idle
-constexpr int SCALING = SIZE == 4 ? 6 + 2 * HAS_bias : 4;
+constexpr bool HELD = WEIGHT_INDEX == 1;
+constexpr bool PLAIN = !HELD && DIM_H == 1 && !HAS_bias && !HAS_residual && (SIZE == 8 || WLOAD_INDEX >= 2);
+constexpr int SCALING = SIZE == 4 && !PLAIN ? 6 + 2 * HAS_bias : 4;
 constexpr int SHARE = ADDING > SCALING ? ADDING : SCALING;        // registers of one, at most
 constexpr int FIT = KEEP / SHARE > 0 ? KEEP / SHARE : 1;
 constexpr int KEPT = ACCESSES < FIT ? ACCESSES : FIT;             // of these, kept in registers
 constexpr bool EVEN = VECTORS % THREADS == 0;
-constexpr bool HELD = WEIGHT_INDEX == 1;
 constexpr bool AHEAD = WEIGHT_INDEX == 2;                         // its way from the L2 is hidden by the access before
 constexpr bool UNPACK_ANEW = FORM_INDEX == 0 && sizeof(Kept) == 2;
 
