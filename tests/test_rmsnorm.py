@@ -243,7 +243,7 @@ ALONE: Values = {"CLUSTER": 1, "WEIGHT": "late", "BEHIND": 0, "RING": 208}
         ("block", "bf16", 264, "", {}), ("block", "bf16", 16384, "", {}), ("block", "fp16", 262144, "", {}),
         ("block", "fp32", 65536, "", {}), ("block", "fp32", 65536, "bias", {}), ("block", "bf16", 65536, "full", {}),
         ("block", "fp32", 4096, "full", {}), ("block", "bf16", 128, "heads", {}),
-        ("block", "fp32", 16384, "", TIED), ("block", "fp32", 32768, "", TIED | {"THREADS": 1024, "CTAS": 1}),
+        ("block", "fp32", 16384, "", TIED), ("block", "fp32", 32768, "", {**TIED, "THREADS": 1024, "CTAS": 1}),
         ("warp", "bf16", 256, "", {}), ("warp", "bf16", 2048, "", {}), ("warp", "fp16", 1000, "", {}),
         ("warp", "fp32", 1024, "", {}), ("warp", "bf16", 512, "full", {}), ("warp", "fp16", 128, "heads", {}),
         ("cluster", "bf16", 33000, "", {}), ("cluster", "bf16", 262144, "", {}), ("cluster", "fp16", 65536, "", {}),
