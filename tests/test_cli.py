@@ -234,6 +234,7 @@ def test_archive_questions_are_passed_on(fake: Fake) -> None:
     assert evo_run("archive", "top", "-o", "rmsnorm", "--case", "n8", "-n", "3").exit_code == 0
     assert evo_run("archive", "top", "--json").stdout.strip() == "[]"
     assert evo_run("archive", "top", "-n", "0").exit_code == 2
+    assert evo_run("archive", "top", "-n", f"{1 << 63}").exit_code == 2
     assert fake.calls[::2] == [("evo.db", "rmsnorm", None, "n8", 3, ""), ("evo.db", None, None, None, 20, "")]
     assert fake.calls[1::2] == [("evo.db", "rmsnorm", None, ""), ("evo.db", None, None, "")]
     done = evo_run("archive", "top", "--json", "--evaluator", "e2")
@@ -248,6 +249,7 @@ def test_runs_are_listed(fake: Fake) -> None:
     assert f"  {RECORD.command}\n" in shown
     assert json.loads(evo_run("archive", "runs", "--json").stdout)[0]["id"] == RUN
     assert evo_run("archive", "runs", "--limit", "0").exit_code == 2
+    assert evo_run("archive", "runs", "--limit", f"{1 << 63}").exit_code == 2
     assert fake.calls == [("x.db", 3), ("evo.db", 20)]
     assert "evo archive runs" in " ".join(evo_run("resume", "--help").stdout.replace("│", " ").split())
 

@@ -13,7 +13,7 @@ app = typer.Typer(help="Look at what earlier runs found.", no_args_is_help=True)
 Id = Annotated[str, typer.Argument(metavar="ID", help="A candidate, run or evaluation; any unique prefix.")]
 Operator = Annotated[str | None, typer.Option("--operator", "-o", help="Only this operator.")]
 TargetName = Annotated[str | None, typer.Option("--target", "-t", help="Only this target.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many rows.")]
 
 
 @app.command()
@@ -46,7 +46,9 @@ def top(
 
 @app.command()
 def runs(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many runs.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many runs.")
+    ] = 20,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
     as_csv: options.Csv = False,
@@ -88,8 +90,10 @@ def show(
 @app.command()
 def lineage(
     identity: Id,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Generations back.")] = 50,
-    most: Annotated[int, typer.Option("--most", min=1, help="Ancestors beside the line of first parents.")] = 300,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=options.MOST, help="Generations back.")] = 50,
+    most: Annotated[
+        int, typer.Option("--most", min=1, max=options.MOST, help="Ancestors beside the line of first parents.")
+    ] = 300,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
     as_csv: options.Csv = False,

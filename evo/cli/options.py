@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+MOST = 1_000_000_000  # rows or generations that may be asked for; a database counts in 64 bits
+
 Archive = Annotated[
     str,
     typer.Option(
