@@ -22,7 +22,7 @@ from evo.archive import lessons
 from evo.archive import tables as t
 from evo.archive.connect import locate, reading_uri
 from evo.archive.faults import explained
-from evo.archive.migrations import newest
+from evo.archive.migrations import APPLICATION_ID, newest
 from evo.archive.server import is_server
 from evo.archive.store import Archive
 from evo.errors import UsageError
@@ -78,9 +78,10 @@ def _older(path: Path) -> Path | None:
         connection = sqlite3.connect(reading_uri(path), uri=True)
         try:
             schema = connection.execute("PRAGMA user_version").fetchone()[0]
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
         finally:
             connection.close()
-    return path if 0 < schema < newest() else None
+    return path if application == APPLICATION_ID and 0 < schema < newest() else None
 
 
 def merge(archive: Archive, other: Archive) -> Merged:

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection
 
 from evo.archive import Archive, RunRecord, migrations, top
+from evo.archive.merging import opened_for_merging
 from evo.archive.migrations import Migration
 from evo.archive.proposals import load_proposals
 from evo.errors import ArchiveError
@@ -78,6 +79,15 @@ def test_another_applications_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="SQLite file of another application"):
         Archive.open(str(place))
     assert place.read_bytes() == before
+
+
+def test_another_applications_file_is_not_copied_to_be_merged(tmp_path: Path) -> None:
+    place = tmp_path / "photos.db"
+    connection = sqlite3.connect(place)
+    connection.executescript("CREATE TABLE photo (id INTEGER); PRAGMA user_version = 3")
+    connection.close()
+    with pytest.raises(ArchiveError, match=f"{place} is the SQLite file of another"), opened_for_merging(str(place)):
+        pass
 
 
 def test_a_newer_schema(path: Path, other: sqlite3.Connection) -> None:
