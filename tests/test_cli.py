@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import evo
+from evo.archive.asking import Rows
 from evo.archive.views import BoardCount, RunRecord
 from evo.cli.root import app
 from evo.engine.result import Best, CaseSummary, Progress, Result
@@ -240,6 +241,13 @@ def test_archive_questions_are_passed_on(fake: Fake) -> None:
     done = evo_run("archive", "top", "--json", "--evaluator", "e2")
     assert (done.stdout.strip(), "not shown, results of other evaluators: e1 (7)" in done.stderr) == ("[]", True)
     assert fake.calls[-2:] == [("evo.db", None, None, None, 20, "e2"), ("evo.db", None, None, "e2")]
+
+
+def test_an_empty_select_is_no_question_for_all_rows(fake: Fake) -> None:
+    fake.answer("archive_sql", Rows((), (), more=False))
+    assert evo_run("archive", "query", "--sql", "").exit_code == 0
+    assert evo_run("archive", "query", "--sql", "", "ratio > 1").exit_code == 2
+    assert fake.calls == [("evo.db", "", 100)]
 
 
 def test_runs_are_listed(fake: Fake) -> None:

@@ -46,9 +46,7 @@ def top(
 
 @app.command()
 def runs(
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many runs.")
-    ] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many runs.")] = 20,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
     as_csv: options.Csv = False,
@@ -169,22 +167,22 @@ def query(
     columns: Annotated[str, typer.Option("--columns", metavar="A,B", help="What to show of them.")] = "",
     sort: Annotated[str, typer.Option("--sort", metavar="COLUMN", help="-COLUMN: the largest first.")] = "",
     sql: Annotated[
-        str, typer.Option("--sql", metavar="SELECT", help="Ask by one SELECT instead; it can only read.")
-    ] = "",
+        str | None, typer.Option("--sql", metavar="SELECT", help="Ask by one SELECT instead; it can only read.")
+    ] = None,
     limit: Limit = 100,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
     as_csv: options.Csv = False,
 ) -> None:
     """Any question: a condition on documented columns, or a SELECT by --sql. docs/archive.md lists the columns."""
-    if sql and (condition or columns or sort):
+    if sql is not None and (condition or columns or sort):
         raise typer.BadParameter("goes without a condition, --columns and --sort", param_hint="--sql")
     if condition.lstrip()[:7].lower() in ("select", "select "):
         raise typer.BadParameter(f"a SELECT goes with --sql: --sql {condition.strip()!r}", param_hint="CONDITION")
     from evo import app as evo
     from evo.cli import output
 
-    if sql:
+    if sql is not None:
         found = evo.archive_sql(archive, sql, limit)
     else:
         chosen = [name.strip() for name in columns.split(",") if name.strip()]

@@ -30,9 +30,7 @@ def lessons(
     operator: Operator = None,
     target: Target = None,
     status: Annotated[Standing | None, typer.Option("--status", help="Only those that stand so.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many rows.")
-    ] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=options.MOST, help="At most so many rows.")] = 50,
     archive: options.Archive = "evo.db",
     as_json: options.Json = False,
 ) -> None:
