@@ -98,6 +98,17 @@ def test_a_shown_run_has_its_record_and_counts() -> None:
     assert "against torch" in page
 
 
+def test_a_lineage_hangs_every_line_below_the_step_that_it_had_a_part_in() -> None:
+    parents = {"c": "de", "d": "f", "e": "gh", "f": "", "g": "i", "h": "", "i": ""}
+    nodes = [
+        LineageNode(name * 64, tuple(each * 64 for each in of), name, None, None, depth, Author("seed"))
+        for depth, (name, of) in enumerate(parents.items())
+    ]
+    lines = rendered(lineage_tree(nodes)).splitlines()
+    where = [(line.index(name * 10), name) for line in lines for name in parents if name * 10 in line]
+    assert where == [(0, "c"), (4, "e"), (8, "h"), (4, "g"), (4, "i"), (0, "d"), (0, "f")]
+
+
 def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:
     seed = Author("seed")
     nodes = [
@@ -108,6 +119,6 @@ def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:
     page = rendered(lineage_tree(nodes))
     assert page.splitlines()[0] == "cccccccccc  child  1.200x  by uniform-crossover"
     assert page.count("eeeeeeeeee  root  1.000x  by seed") == 1
-    assert page.count("eeeeeeeeee  (see above)") == 1
+    assert page.count("eeeeeeeeee  (see below)") == 1
     assert "dddddddddd  left  crash  by llm big" in page
     assert "ffffffffff  (not followed)" in page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group
 from rich.text import Text
@@ -22,23 +22,35 @@ def lineage_report(nodes: Sequence[LineageNode]) -> Group:
 
 
 def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
-    """Every ancestor with what its step changed and gained; one that is reached twice is unfolded once."""
+    """Every ancestor with what its step changed and gained; one that is reached twice is unfolded once, the line of
+    first parents always in full."""
     known = {node.candidate: node for node in nodes}
-    root = min(nodes, key=lambda node: node.depth)
-    tree = Tree(_ancestor(root), guide_style="dim")
-    unfolded = {root.candidate}
-    todo = [(tree, tree, root)]
-    while todo:
-        own, line, node = todo.pop()
-        for position, parent in enumerate(node.parents):
-            branch = own if position else line
-            if parent in unfolded or parent not in known:
-                why = "see above" if parent in unfolded else "not followed"
-                branch.add(text(f"{notation.short(parent)}  ({why})", "dim"))
-                continue
-            unfolded.add(parent)
-            todo.append((branch.add(_ancestor(known[parent])), branch, known[parent]))
+    root = min(nodes, key=lambda node: node.depth).candidate
+    line = set(_first_parents(root, known))
+    tree = Tree("", guide_style="dim", hide_root=True)
+    unfolded = set()
+    todo = [(tree, root)]
+    while todo:  # whoever is put in last comes first, so that a line is whole before the next one of its step
+        branch, name = todo.pop()
+        if name in unfolded or name not in known or (name in line and branch is not tree):
+            why = "see above" if name in unfolded else "see below" if name in line else "not followed"
+            branch.add(text(f"{notation.short(name)}  ({why})", "dim"))
+            continue
+        unfolded.add(name)
+        step = branch.add(_ancestor(known[name]))
+        first, others = known[name].parents[:1], known[name].parents[1:]
+        todo += [(branch, parent) for parent in first]
+        todo += [(step, parent) for parent in reversed(others)]
     return tree
+
+
+def _first_parents(name: str, known: Mapping[str, LineageNode]) -> Iterator[str]:
+    while name in known:
+        yield name
+        parents = known[name].parents
+        if not parents:
+            return
+        name = parents[0]
 
 
 def _ancestor(node: LineageNode) -> Text:
