@@ -35,6 +35,7 @@ LEAST_PAIRS = 5  # comparisons below which nothing is called significant
 MOST = 100_000  # timed evaluations that are looked at, the newest: a bound on time and memory
 EVIDENCE = 24  # evaluations for and against that an effect names, the clearest
 UNKNOWN = 0.2  # standard deviation of a log ratio where no measurement of the case has a finite interval
+ALIKE = 2.0  # effects of one sign in two ranges of cases that differ by less are one effect
 SPLIT_P = 0.01  # how unlikely a difference between two ranges of cases must be
 
 _NEWEST = (
@@ -302,8 +303,8 @@ def _ranges(gain: Array, error: Array, splits: Sequence[Family]) -> list[tuple[s
         corrected = min(1.0, side.p * len(splits))
         if corrected <= DISCOVERY_RATE and side.count >= LEAST_PAIRS:
             sides.append((name, replace(side, p=corrected), mask))
-    if len(sides) == 2 and sides[0][1].mean * sides[1][1].mean > 0:
-        return [("", overall, every)]  # the same everywhere, only more so here than there
+    if len(sides) == 2 and 1 / ALIKE < sides[0][1].mean / sides[1][1].mean < ALIKE:
+        return [("", overall, every)]  # the same everywhere, only a little more so here than there
     return sides or [("", overall, every)]
 
 

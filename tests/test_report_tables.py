@@ -101,7 +101,7 @@ def test_a_shown_run_has_its_record_and_counts() -> None:
 def test_a_lineage_hangs_every_line_below_the_step_that_it_had_a_part_in() -> None:
     parents = {"c": "de", "d": "f", "e": "gh", "f": "", "g": "i", "h": "", "i": ""}
     nodes = [
-        LineageNode(name * 64, tuple(each * 64 for each in of), name, None, None, depth, Author("seed"))
+        LineageNode(name * 64, tuple(each * 64 for each in of), name, None, Status.OK, depth, Author("seed"))
         for depth, (name, of) in enumerate(parents.items())
     ]
     lines = rendered(lineage_tree(nodes)).splitlines()
