@@ -47,7 +47,7 @@ def learn(archive: Archive, operator: str, target: str, cases: Mapping[str, Case
         seen |= {_learn_pitfall(connection, failure, operator, target) for failure in failures}
         for lesson in before.values():
             if lesson.key not in seen:
-                _review(connection, lesson, measured)
+                _review(connection, lesson, measured, target)
         after = {lesson.key: lesson for lesson in _of(connection, operator, target)}
     return _changes(before, after)
 
@@ -115,7 +115,8 @@ def describe(effect: Effect) -> str:
 
 
 def _of(connection: Connection, operator: str, target: str) -> list[Lesson]:
-    return lessons.listed(connection, operator, target)
+    """Those of this target, and those that claim something of every target."""
+    return [*lessons.listed(connection, operator, target), *lessons.listed(connection, operator, "")]
 
 
 def _key(kind: Kind, scope: Scope, genes: Values, more: str) -> str:
@@ -204,7 +205,7 @@ def _same(one: Lesson, other: Lesson) -> bool:
 # --- what is no longer found
 
 
-def _review(connection: Connection, lesson: Lesson, measured: Iterable[Effect]) -> None:
+def _review(connection: Connection, lesson: Lesson, measured: Iterable[Effect], target: str) -> None:
     """A lesson that the measurements do not show any more, or one that somebody wrote down."""
     if lesson.standing is Standing.RETIRED:
         return
@@ -214,7 +215,7 @@ def _review(connection: Connection, lesson: Lesson, measured: Iterable[Effect]) 
         ((gene, value),) = lesson.genes.items()
         species = lesson.scope.species
         about = [e for e in measured if (e.gene, e.value) == (gene, value) and species in ("", e.species)]
-        _review_effect(connection, lesson, about)
+        _review_effect(connection, lesson, about, "measured" if lesson.scope.target else f"measured on {target}")
 
 
 def _review_pitfall(connection: Connection, lesson: Lesson) -> None:
@@ -228,19 +229,23 @@ def _review_pitfall(connection: Connection, lesson: Lesson) -> None:
     _change(connection, lesson, standing, f"{len(right)} candidates with these genes were right", against)
 
 
-def _review_effect(connection: Connection, lesson: Lesson, about: list[Effect]) -> None:
-    same = [effect for effect in about if effect.family == lesson.scope.family]
+def _review_effect(connection: Connection, lesson: Lesson, about: list[Effect], how: str) -> None:
     surer = [effect for effect in about if effect.significant]
     measured = lesson.origin is Origin.MEASURED
+    same = [effect for effect in about if effect.family == lesson.scope.family]
+    if not (same or measured or lesson.scope.family) and len({effect.effect > 0 for effect in surer}) == 1:
+        same = surer  # what is claimed of all cases was found of two ranges, of one sign in both
     if same:
         effect = max(same, key=lambda each: each.pairs)
         excluded = effect.high < 0 if lesson.direction > 0 else effect.low > 0
         agrees = effect.effect * lesson.direction > 0
         if effect.significant and agrees:
-            _change(connection, lesson, Standing.SUPPORTED, f"measured: {describe(effect)}", effect.evidence)
+            _change(connection, lesson, Standing.SUPPORTED, f"{how}: {describe(effect)}", effect.evidence)
         elif excluded:
             turned = [replace(each, supports=not each.supports) for each in effect.evidence]
-            _change(connection, lesson, Standing.RETIRED, f"measured: {describe(effect)}", turned)
+            elsewhere = not lesson.scope.target and lesson.supporting  # it holds on another target
+            standing = Standing.DISPUTED if elsewhere else Standing.RETIRED
+            _change(connection, lesson, standing, f"{how}: {describe(effect)}", turned)
         elif measured:
             reason = f"no longer clear: {describe(effect)}"
             _change(connection, lesson, Standing.DISPUTED, reason, effect.evidence if agrees else ())

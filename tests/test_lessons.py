@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import measured
@@ -141,6 +142,23 @@ def test_a_persons_hypothesis_is_judged_by_measurements(store: Archive) -> None:
     assert now[wrong.id].standing is Standing.RETIRED
     assert "-" in now[wrong.id].reason
     assert now[wrong.id].refuting > 0
+
+
+def test_what_a_person_claims_of_every_target_is_judged_by_each(store: Archive) -> None:
+    """It was never tested: what names no target matched none."""
+    scope = Scope("op")
+    right = record_hypothesis(store, "cs helps", scope=scope, genes={"STORE": "cs"}, direction=1)
+    wrong = record_hypothesis(store, "plain helps", scope=scope, genes={"STORE": "plain"}, direction=1)
+    fill(store, 0.03, tiles=tuple(range(12)))
+    learn(store, "op", "cpu", CASES)
+    now = {lesson.id: lesson for lesson in all_of(store)}
+    good, bad = now[right.id], now[wrong.id]
+    assert (good.standing, bad.standing) == (Standing.SUPPORTED, Standing.RETIRED)
+    assert good.reason.startswith("measured on cpu: STORE=cs in ")
+    with store.writing() as connection:  # as if another target had spoken for it
+        lessons.put(connection, replace(bad, standing=Standing.SUPPORTED), [Evidence("e" * 36, True)])
+    learn(store, "op", "cpu", CASES)
+    assert next(each for each in all_of(store) if each.id == wrong.id).standing is Standing.DISPUTED
 
 
 def test_tests_of_a_hypothesis_decide_from_three_on(store: Archive) -> None:
