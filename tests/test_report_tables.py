@@ -18,7 +18,7 @@ from evo.records import (
     Status,
 )
 from evo.report.archive import shown_report, top_table
-from evo.report.lineage import lineage_tree
+from evo.report.lineage import lineage_report, lineage_tree
 from evo.report.rows import BaselineRow, OperatorRow, TargetRow
 from evo.report.runs import run_list
 from evo.report.tables import baseline_table, operator_table, target_table
@@ -54,13 +54,19 @@ def test_rankings_of_different_yardsticks_stay_apart() -> None:
 
 
 def test_a_ranking_marks_what_was_not_measured_again() -> None:
-    footnote = "~ the search's own number, not measured again: it may flatter"
+    footnote = "~ the search's own number: it may flatter"
     final, searched = top_row(), top_row(candidate=SECOND, purpose=Purpose.SEARCH)
     lines = squeezed(top_table([final, searched]))
     assert "a1a1a1a1a1 1.021x 11 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
     assert "b2b2b2b2b2 1.021x 11 ~ 1.034x [1.031, 1.037] m8-n256 block-per-row" in lines
     assert lines[-1] == footnote
     assert footnote not in squeezed(top_table([final]))
+
+
+def test_geometric_means_over_different_numbers_of_cases_are_said_not_to_compare() -> None:
+    said = "geomean: over the cases that each was timed in"
+    assert said not in rendered(top_table([top_row(), top_row(candidate=SECOND)]))
+    assert said in rendered(top_table([top_row(), top_row(candidate=SECOND, covered=2)]))
 
 
 def test_a_list_of_runs_has_their_ids_and_commands() -> None:
@@ -107,6 +113,14 @@ def test_a_lineage_hangs_every_line_below_the_step_that_it_had_a_part_in() -> No
     lines = rendered(lineage_tree(nodes)).splitlines()
     where = [(line.index(name * 10), name) for line in lines for name in parents if name * 10 in line]
     assert where == [(0, "c"), (4, "e"), (8, "h"), (4, "g"), (4, "i"), (0, "d"), (0, "f")]
+
+
+def test_a_lineage_says_that_its_speed_ups_do_not_compare() -> None:
+    alone = [LineageNode("a" * 64, (), "a", 1.2, Status.OK, 0, Author("seed"))]
+    above = LineageNode("b" * 64, (), "b", 27.7, Status.OK, 1, Author("seed"))
+    both = [replace(alone[0], parents=("b" * 64,)), above]
+    assert "do not compare" not in rendered(lineage_report(alone))
+    assert "do not compare" in rendered(lineage_report(both))
 
 
 def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:

@@ -18,6 +18,10 @@ from evo.report.evaluation import evaluation_report
 from evo.report.layout import FLATTERS, assemble, listed, speed_up, table, text
 from evo.report.runs import run_record
 
+OWN_CASES = (
+    "geomean: over the cases that each was timed in, so that it compares among equal numbers of them; --case NAME ranks"
+    " one case, by what was measured again where it was"
+)
 LEXERS = {".cu": "cuda", ".cpp": "cpp"}
 
 
@@ -32,6 +36,8 @@ def top_table(rows: Sequence[TopRow]) -> Group:
         parts += ["", title, _ranking(list(group))]
     if any(row.purpose is Purpose.SEARCH for row in rows):
         parts.append(text(FLATTERS, "dim"))
+    if len({row.covered for row in rows}) > 1:
+        parts.append(text(OWN_CASES, "dim"))
     return Group(*parts[1:])
 
 

@@ -22,7 +22,7 @@ LOSS, WIN, EVEN = "red", "green", "default"
 LIGHT = "light: share of the roofline at the copy rate measured on this device"
 QUOTIENT = "speed-up: of interleaved pairs, so not the quotient of the two times, which are medians of their own"
 NOT_FINAL = "~"
-FLATTERS = f"{NOT_FINAL} the search's own number, not measured again: it may flatter"
+FLATTERS = f"{NOT_FINAL} the search's own number: it may flatter"
 
 
 class Verbatim:

@@ -14,11 +14,19 @@ from evo.report import notation
 from evo.report.layout import FLATTERS, assemble, marked, text
 from evo.report.printable import one_line
 
+STEPS = (
+    "speed-ups are over the cases and the yardstick that each was timed with, and do not compare; a step is over the"
+    " cases that parent and child have in common, against one yardstick"
+)
+
 
 def lineage_report(nodes: Sequence[LineageNode]) -> Group:
     """The tree, and what its marks mean."""
     rough = any(node.purpose is Purpose.SEARCH and node.score is not None for node in nodes)
-    return Group(lineage_tree(nodes), *([text(FLATTERS, "dim")] if rough else []))
+    marks = [text(FLATTERS, "dim")] if rough else []
+    if len(nodes) > 1 and any(node.score is not None for node in nodes):
+        marks.append(text(STEPS, "dim"))
+    return Group(lineage_tree(nodes), *marks)
 
 
 def lineage_tree(nodes: Sequence[LineageNode]) -> Tree:
