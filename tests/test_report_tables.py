@@ -119,8 +119,8 @@ def test_a_lineage_says_that_its_speed_ups_do_not_compare() -> None:
     alone = [LineageNode("a" * 64, (), "a", 1.2, Status.OK, 0, Author("seed"))]
     above = LineageNode("b" * 64, (), "b", 27.7, Status.OK, 1, Author("seed"))
     both = [replace(alone[0], parents=("b" * 64,)), above]
-    assert "do not compare" not in rendered(lineage_report(alone))
-    assert "do not compare" in rendered(lineage_report(both))
+    assert "each was timed with" not in rendered(lineage_report(alone))
+    assert "each was timed with" in rendered(lineage_report(both))
 
 
 def test_a_lineage_unfolds_a_shared_ancestor_once() -> None:
