@@ -6,16 +6,18 @@ as float32: a clock is good to 1e-4, float32 to 6e-8.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from enum import StrEnum
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import RowMapping
 
@@ -42,6 +44,8 @@ from evo.records import (
 Row = dict[str, Any]  # column name to value, as a Core insert takes it
 Stored = RowMapping  # a row that was read
 Word = TypeVar("Word", bound=StrEnum)
+Read = TypeVar("Read")
+Given = ParamSpec("Given")
 
 
 def word(kind: type[Word], written: str) -> Word:
@@ -53,6 +57,23 @@ def word(kind: type[Word], written: str) -> Word:
             f"the archive holds the {kind.__name__.lower()} {written!r}, which this evo does not know",
             fix="`evo archive check` lists such rows",
         ) from None
+
+
+def legible(read: Callable[Given, Read]) -> Callable[Given, Read]:
+    """For what makes a record of a stored row: one that cannot be read was damaged, or is not evo's."""
+
+    @functools.wraps(read)
+    def reading(*given: Given.args, **named: Given.kwargs) -> Read:
+        try:
+            return read(*given, **named)
+        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+            what = read.__name__.removesuffix("_record").removesuffix("_view").removeprefix("unpack_")
+            raise ArchiveError(
+                f"a stored {what} cannot be read: {type(error).__name__}: {error}",
+                fix="`evo archive check` says which rows are damaged; a backup has what they were",
+            ) from error
+
+    return reading
 
 
 def pack_json(data: object) -> str:
@@ -94,6 +115,7 @@ def run_row(record: RunRecord) -> Row:
     }  # fmt: skip
 
 
+@legible
 def run_record(row: Stored) -> RunRecord:
     return RunRecord(
         id=row["id"], operator=row["operator"], target=row["target"], device=row["device"], command=row["command"],
@@ -115,6 +137,7 @@ def candidate_row(candidate: Candidate, source: str) -> Row:
     }  # fmt: skip
 
 
+@legible
 def candidate_record(row: Stored) -> Candidate:
     """From a row of candidate joined with its source's `text`."""
     return Candidate(
@@ -131,6 +154,7 @@ def proposal_row(proposal: Proposal, state: State, now_s: float) -> Row:
     }  # fmt: skip
 
 
+@legible
 def proposal_view(row: Stored, candidate: Candidate, parents: tuple[str, ...]) -> ProposalView:
     author = Author(row["author"], row["model"])
     proposal = Proposal(row["id"], row["run"], candidate, parents, author, row["note"])
@@ -151,6 +175,7 @@ def build_row(build: Build) -> Row:
     return row
 
 
+@legible
 def build_record(row: Stored) -> Build:
     kernels: tuple[Kernel, ...] = codec.loads(tuple[Kernel, ...], zlib.decompress(row["kernels"]))
     return Build(
@@ -188,6 +213,7 @@ def case_row(result: CaseResult, *, evaluation: str, position: int, board: str) 
     return {name: None if value != value else value for name, value in row.items()}  # a server ranks NaN highest
 
 
+@legible
 def case_record(row: Stored, samples: bytes) -> CaseResult:
     return CaseResult(
         case=row["case_name"], status=word(Status, row["status"]), deviation=_deviation(row),
@@ -227,7 +253,7 @@ def _timing(row: Stored, samples: bytes) -> Timing | None:
 
 
 def real(value: float | None) -> float:
-    return math.nan if value is None else value
+    return math.nan if value is None else float(value)  # SQLite keeps a text in a column of numbers, if told to
 
 
 def pack_diagnosis(diagnosis: Diagnosis | None) -> str | None:
@@ -237,6 +263,7 @@ def pack_diagnosis(diagnosis: Diagnosis | None) -> str | None:
     return pack_json({"stage": d.stage, "message": d.message, "case": d.case, "detail": d.detail})
 
 
+@legible
 def unpack_diagnosis(data: str | None) -> Diagnosis | None:
     if data is None:
         return None

@@ -16,6 +16,7 @@ from archive_records import RUN, add, evaluation, proposal, timed
 from evo.archive import Archive, lessons, messages, top
 from evo.archive.care import Problem, backup, check, vacuum
 from evo.archive.merging import Merged, merge
+from evo.archive.queries import show
 from evo.archive.rows import pack_text, source_hash
 from evo.errors import ArchiveError, UsageError
 from evo.genome import Genome, make_candidate
@@ -114,6 +115,32 @@ def test_check_names_what_is_damaged(archive: Archive, damage: str, what: str) -
     assert found[what].harm == "damage"
     assert found[what].count >= 1
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE build SET kernels = x'789c'", "build"),
+        ("UPDATE source SET text = x'00'", "candidate"),
+        ("UPDATE candidate SET values_json = '{bad'", "candidate"),
+        ("UPDATE evaluation SET diagnosis_json = '{}'", "diagnosis"),
+        ("UPDATE case_result SET time_us = 'soon'", "case"),
+        ("UPDATE case_result SET clocks_json = '['", "case"),
+        ("UPDATE run SET versions_json = ''", "run"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_and_no_traceback(archive: Archive, damage: str, what: str) -> None:
+    build = Build("k", Status.OK, "cc", 0.1, blob="b", code_hash="c", kernels=(Kernel("f"),))
+    made = proposal("a")
+    archive.propose(made)
+    archive.file(dataclasses.replace(evaluation("a", timed("a", 2.0)), builds=(build,)), made.id)
+    vandal = sqlite3.connect(archive.path)
+    vandal.executescript(damage)
+    vandal.commit()
+    vandal.close()
+    with pytest.raises(ArchiveError, match=f"a stored {what} cannot be read") as caught:
+        show(archive, RUN.id if what == "run" else made.candidate.id)
+    assert "evo archive check" in caught.value.fix
 
 
 def test_check_of_a_torn_file_says_so(archive: Archive) -> None:
