@@ -91,6 +91,21 @@ def test_a_person_adds_and_retires(learned: Path) -> None:
     assert evo(learned, "lessons", "show", "zzz").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--target", "sm_99"), "sm_99"),
+        (("--family", "garbage ) ("), "names no cases"),
+        (("--direction", "faster"), "0 are given"),
+        (("--direction", "faster", "-g", "FILL=88", "-g", "CTAS=1"), "2 are given"),
+    ],
+)
+def test_a_lesson_that_could_never_be_tested_is_refused(learned: Path, words: tuple[str, ...], says: str) -> None:
+    done = evo(learned, "lessons", "add", "a claim", "-o", "rmsnorm", *words)
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
 def test_the_front_has_nobody_that_another_beats(learned: Path) -> None:
     words = ("archive", "front", "-o", "rmsnorm", "-t", "sm_90", "--case", "bf16-32768x4096", "--json")
     rows = json.loads(evo(learned, *words).stdout)

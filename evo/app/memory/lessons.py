@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from evo import codec
 from evo.app.memory.effects import case_facts
+from evo.app.stand import find_target
 from evo.archive import Archive, lessons
 from evo.archive.learning import Learned, learn, record_hypothesis, retire
 from evo.archive.ranking import boards
+from evo.dtypes import ITEMSIZE
 from evo.errors import UsageError
 from evo.lesson import Kind, Lesson, LessonWithEvidence, Origin, Scope
 from evo.plugins.manager import Plugins
 
 FORMAT = "evo-lessons-1"
+FAMILY = re.compile(rf"\w+ (>=|<) \d+|(not )?({'|'.join(ITEMSIZE)})")  # as `evo.archive.families` names them
 
 
 def list_lessons(
@@ -44,8 +48,18 @@ def add_lesson(
     """A person's lesson, marked so. With genes and a direction it is a hypothesis, which measurements will test."""
     if not claim.strip():
         raise UsageError("an empty lesson", fix='evo lessons add "st.global.cs helps where rows are long"')
+    plugins = Plugins.load()
     if scope.operator:
-        Plugins.load().operator(scope.operator)
+        plugins.operator(scope.operator)
+    if scope.target:
+        scope = replace(scope, target=find_target(plugins, scope.target).name)
+    if scope.family and not FAMILY.fullmatch(scope.family):
+        raise UsageError(f"{scope.family!r} names no cases", fix='such as "N >= 16384", "N < 512", bf16 or "not fp32"')
+    if direction and len(genes or {}) != 1:
+        raise UsageError(
+            f"a direction is of one gene's value, and {len(genes or {})} are given",
+            fix="name one, as --gene STORE=st.global.cs.v4.b32: measurements test what it is worth alone",
+        )
     kind = Kind.HYPOTHESIS if genes and direction else Kind.NOTE
     values = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in (genes or {}).items()}
     with Archive.open(archive) as store:
